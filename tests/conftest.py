@@ -71,14 +71,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)  # behind -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    kept = items
+    remaining = items
     if not config.getoption("--thorough"):
-        kept = [item for item in kept if not item.get_closest_marker("thorough")]
+        remaining = [item for item in remaining if not item.get_closest_marker("thorough")]
     if config.getoption("--slice"):
-        kept = sliced(kept, config.getoption("--slice"))
-    chosen = set(kept)
+        remaining = sliced(remaining, config.getoption("--slice"))
+    chosen = set(remaining)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = kept
+    items[:] = remaining
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

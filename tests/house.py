@@ -191,7 +191,8 @@ def main() -> None:
     print(f"imports past a face that has the name: {len(past_faces(source))}; of files: {behind_faces(source)}")
     print(f"bare Any: {bare} of {total} annotations, {bare / total:.1%}")
     print(f"type: ignore: {ignores(source)}")
-    print(f"variables named {', '.join(VAGUE)}: {vague_names(source).total()}")
+    vague = {name: vague_names(root / name).total() for name in ("src", "tests", "benchmarks", "recipes")}
+    print(f"variables named {', '.join(VAGUE)}: {', '.join(f'{name} {count}' for name, count in vague.items())}")
     print(f"file names used more than twice: {same_names(source)}")
     print(f"lines: {sum(rooms.values())}; {', '.join(f'{room} {count}' for room, count in rooms.items())}")
     recipes = lines_by_room(root / "recipes")

@@ -17,7 +17,7 @@ def sliced(items: Sequence[Item], part: str) -> list[Item]:
     Raises:
         ValueError: it is no such text.
     """
-    found = re.fullmatch(r"(\d+)/(\d+)", part)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError(f"{part!r} is no part: write 1/3, 2/3 or 3/3")
-    return list(items[int(found[1]) - 1 :: int(found[2])])
+    return list(items[int(match[1]) - 1 :: int(match[2])])

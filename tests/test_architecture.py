@@ -69,20 +69,20 @@ def requirements(*, extras: bool) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = list(project["dependencies"])
     if extras:
-        wanted += [one for extra in project["optional-dependencies"].values() for one in extra]
-    return sorted({re.split(r"[<>=\[ ]", one)[0] for one in wanted})
+        wanted += [requirement for extra in project["optional-dependencies"].values() for requirement in extra]
+    return sorted({re.split(r"[<>=\[ ]", requirement)[0] for requirement in wanted})
 
 
 @cache
 def imports(path: Path) -> list[tuple[int, str]]:
     """Line and full name of everything that a file imports, inside functions and for typing too."""
-    found = []
+    imported = []
     for node in import_nodes(path):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+            imported += [(node.lineno, alias.name) for alias in node.names]
         elif node.module and not node.level:
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
+            imported += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return imported
 
 
 def is_within(name: str, module: str) -> bool:
@@ -137,26 +137,26 @@ _BY_NAME = ("getattr", "setattr", "hasattr")
 
 def private_uses(path: Path) -> list[str]:
     """What a file takes of torch that is private, or replaces, other than by the room that is for it."""
-    found, file = [], named(path)
+    uses, file = [], named(path)
     for node in ast.walk(ast.parse(path.read_text())):
         line = f"{file}:{getattr(node, 'lineno', 0)}"
         if isinstance(node, ast.Attribute):
             name = of_torch(node)
             hidden = name is not None and any(re.match("_[a-zA-Z]", part) for part in name.split("."))
             if hidden or (node.attr in TENSORS_OWN and ast.unparse(node.value) != "self"):
-                found.append(f"{line} {name or node.attr}")
+                uses.append(f"{line} {name or node.attr}")
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names]
             full = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
-            found += [
+            uses += [
                 f"{line} {name}" for name in full
                 if (name.startswith("torch.") and re.search(r"\._[a-zA-Z]", name)) or name.startswith("unittest.mock")
             ]  # fmt: skip
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME and (
             of_torch(node.args[0]) and isinstance(node.args[1], ast.Constant) and node.args[1].value.startswith("_")
         ):  # fmt: skip
-            found.append(f"{line} {ast.unparse(node)}")
-    return found
+            uses.append(f"{line} {ast.unparse(node)}")
+    return uses
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if "internals" not in path.parts], ids=named)
@@ -189,6 +189,7 @@ def test_annotations_name_a_type():
 
 def test_variables_say_what_they_hold():
     assert vague_names(SOURCE).total() < 20, "but `one` is a good name of the number"
+    assert vague_names(ROOT / "tests").total() == vague_names(ROOT / "benchmarks").total() == 0
 
 
 def test_the_type_checker_looks_away_seldom():
@@ -269,11 +270,11 @@ def test_files_speak_of_the_project_only():
     shipped += [ROOT / "Makefile", ROOT / ".ci" / "run"]
     for folder in ("src", "tests", "docs", "recipes", "examples", "benchmarks", "docker", "azureml"):
         shipped += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".toml", ".sh", ".yml", ".txt")]
-    found = [
+    lines = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in shipped
         if "node_modules" not in path.parts
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if elsewhere.search(line)
     ]
-    assert not found
+    assert not lines

@@ -34,8 +34,8 @@ def chain_of(block: Block) -> list[Block]:
 def script_of(block: Block) -> str:
     """The block's code at its own lines, after the code of the blocks that it continues."""
     script = ""  # blank lines put the code at its own line of the document, so that a traceback points there
-    for one in chain_of(block):
-        script += "\n" * (one.line - script.count("\n")) + one.text
+    for piece in chain_of(block):
+        script += "\n" * (piece.line - script.count("\n")) + piece.text
     return script
 
 
@@ -62,13 +62,13 @@ def test_example_runs(block, tmp_path):
 
 def prose_of(path: Path) -> str:
     """The document without its code blocks."""
-    kept, inside = [], False
+    prose, inside = [], False
     for line in path.read_text().splitlines():
         if FENCE.match(line):
             inside = not inside
         elif not inside:
-            kept.append(line)
-    return "\n".join(kept)
+            prose.append(line)
+    return "\n".join(prose)
 
 
 def anchors_of(path: Path) -> set[str]:

@@ -48,13 +48,13 @@ def is_there(name: str) -> bool:
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            thing = importlib.import_module(".".join(parts[:length]))
+            member = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:
-            if not hasattr(thing, part):
+            if not hasattr(member, part):
                 return False
-            thing = getattr(thing, part)
+            member = getattr(member, part)
         return True
     return False
 

@@ -17,12 +17,12 @@ def callables_of(module: str) -> Iterator[tuple[str, Callable[..., Any], str]]:
     """Name, signature's owner and docstring of each public function, class and method of a module."""
     imported = importlib.import_module(module)
     for name in imported.__all__:
-        thing = getattr(imported, name)
-        if inspect.isfunction(thing):
-            yield name, thing, inspect.getdoc(thing) or ""
-        elif inspect.isclass(thing) and thing.__module__.startswith("ontrain"):
-            yield name, thing, thing.__doc__ or ""
-            for member, method in vars(thing).items():
+        exported = getattr(imported, name)
+        if inspect.isfunction(exported):
+            yield name, exported, inspect.getdoc(exported) or ""
+        elif inspect.isclass(exported) and exported.__module__.startswith("ontrain"):
+            yield name, exported, exported.__doc__ or ""
+            for member, method in vars(exported).items():
                 if inspect.isfunction(method) and not member.startswith("_"):
                     yield f"{name}.{member}", inspect.unwrap(method), method.__doc__ or ""
 
@@ -37,9 +37,9 @@ def described(docstring: str) -> list[str]:
 def test_arguments_that_a_docstring_describes_are_in_the_signature(module):
     wrong = [
         f"{name}: {argument}"
-        for name, thing, docstring in callables_of(module)
+        for name, function, docstring in callables_of(module)
         for argument in described(docstring)
-        if argument not in inspect.signature(thing).parameters
+        if argument not in inspect.signature(function).parameters
     ]
     assert not wrong, "one entry an argument, by its name: make docs refuses any other"
 

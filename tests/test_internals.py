@@ -23,7 +23,11 @@ ROWS = {row.name: row for row in TABLE}
 
 
 def test_every_row_holds_on_this_torch():
-    failing = [(one.row.name, one.state, one.reason) for one in check_all() if one.state in ("gone", "changed")]
+    failing = [
+        (outcome.row.name, outcome.state, outcome.reason)
+        for outcome in check_all()
+        if outcome.state in ("gone", "changed")
+    ]
     assert not failing
 
 
@@ -166,7 +170,7 @@ def test_names_that_are_only_compared_have_rows():
     compared = {
         *LIBRARY_FUNCTIONS,
         *TALKATIVE_LOGGERS,
-        *(f"torch.nn.Module.{one}" for one in (*MODULE_STATE, *MODULE_HOOKS)),
+        *(f"torch.nn.Module.{attribute}" for attribute in (*MODULE_STATE, *MODULE_HOOKS)),
     }
     assert compared <= set(ROWS)
 

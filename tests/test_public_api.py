@@ -43,7 +43,7 @@ MODULES = (
 
 def public_names() -> list[str]:
     """Return "module.name" for every name that a public module exports."""
-    return [f"{name}.{one}" for name in MODULES for one in sorted(importlib.import_module(name).__all__)]
+    return [f"{name}.{exported}" for name in MODULES for exported in sorted(importlib.import_module(name).__all__)]
 
 
 def test_public_names_are_the_pinned_ones(request):
@@ -62,7 +62,7 @@ def test_exported_names_exist_and_are_documented(module):
     assert len(set(imported.__all__)) == len(imported.__all__)
     things = {name: getattr(imported, name) for name in imported.__all__}
     made_here = {
-        name: thing for name, thing in things.items()
-        if (inspect.isclass(thing) or inspect.isfunction(thing)) and not thing.__module__.startswith("onnxruntime")
+        name: member for name, member in things.items()
+        if (inspect.isclass(member) or inspect.isfunction(member)) and not member.__module__.startswith("onnxruntime")
     }  # fmt: skip
-    assert [name for name, thing in made_here.items() if not inspect.getdoc(thing)] == []
+    assert [name for name, member in made_here.items() if not inspect.getdoc(member)] == []

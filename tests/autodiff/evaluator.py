@@ -85,8 +85,8 @@ def _recurrent(op_type: str) -> type[OpRun]:
     def run(self, *arrays, **attributes):
         del self
         tensors = (None if a is None else torch.tensor(a) for a in arrays)
-        given = {name: value for name, value in attributes.items() if value is not None}
-        return tuple(y.numpy() for y in by_definition(op_type, *tensors, **given))
+        options = {name: value for name, value in attributes.items() if value is not None}
+        return tuple(y.numpy() for y in by_definition(op_type, *tensors, **options))
 
     return type(op_type, (OpRun,), {"_run": run})
 

@@ -27,8 +27,8 @@ class SampleGraph:
         self.op = Builder(self.model.graph)
         operands = [self._operand(i, array) for i, array in enumerate(arrays)]
         self.wrt = [v for v in operands if v is not None and v.is_graph_input() and is_float(v)]
-        made = self.op.call(sample.domain, sample.op_type, operands, sample.attributes, sample.outputs)
-        outputs = list(made) if isinstance(made, tuple) else [made]
+        results = self.op.call(sample.domain, sample.op_type, operands, sample.attributes, sample.outputs)
+        outputs = list(results) if isinstance(results, tuple) else [results]
         self.node = outputs[0].producer()
         self.y = [outputs[i] for i in sample.seeded]
         self.value = None if outputs[0].const_value is None else outputs[0].const_value.numpy()
@@ -56,10 +56,10 @@ class SampleGraph:
 
     def gradient(self, values: Sequence[ir.Value], seeds: Sequence[ir.Value], wrt: Sequence[ir.Value]) -> list[Any]:
         """Differentiate; each gradient has its value's own dtype and shape."""
-        found = differentiate(self.op, list(zip(values, seeds, strict=True)), wrt)
-        for value, grad in zip(wrt, found, strict=True):
+        gradients = differentiate(self.op, list(zip(values, seeds, strict=True)), wrt)
+        for value, grad in zip(wrt, gradients, strict=True):
             assert grad is None or (grad.dtype, static_dims(grad)) == (value.dtype, static_dims(value))
-        return found
+        return gradients
 
     def evaluator(self, outputs: Sequence[ir.Value | None]) -> Any:
         """Return a function of feeds to the outputs' arrays (zeros' stand-in None for an absent one)."""

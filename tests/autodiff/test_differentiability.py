@@ -56,13 +56,13 @@ def test_every_kind_that_has_a_gradient_has_a_sample() -> None:
     kinds = {("", name) for name in STANDARD if differentiability(("", name)).available}
     kinds -= {("", name) for name in _ELSEWHERE}
     assert kinds | set(adopted) <= sampled | {("", name) for name in _ELSEWHERE} | _ONLY_RUN
-    assert len({one for one in sampled if differentiability(one).available}) >= 180
+    assert len({operator for operator in sampled if differentiability(operator).available}) >= 180
 
 
 def test_every_reason_says_something() -> None:
     for name in (*STANDARD, "NoSuchOperator"):
-        found = differentiability(("", name))
-        assert found.reason and found.kind in ("rule", "body", "zero", "none")
+        answer = differentiability(("", name))
+        assert answer.reason and answer.kind in ("rule", "body", "zero", "none")
     assert "strings" in differentiability(("", "StringSplit")).reason
     assert "NoSuchOperator" in differentiability(("theirs", "NoSuchOperator")).reason
     assert differentiability(("ai.onnx.ml", "TreeEnsemble")).kind == "zero"
@@ -74,8 +74,8 @@ def test_every_reason_says_something() -> None:
 def test_a_form_beyond_its_rule_is_seen_on_the_node() -> None:
     pads = ir.Value(name="pads", const_value=ir.tensor(np.array([-1, 0, 0, 1])))
     reflected = ir.Node("", "Pad", [ir.Value(name="x"), pads], [ir.AttrString("mode", "reflect")], num_outputs=1)
-    found = differentiability(reflected)
-    assert found.kind == "none" and "negative" in found.reason
+    answer = differentiability(reflected)
+    assert answer.kind == "none" and "negative" in answer.reason
     assert differentiability(ir.Node("", "Pad", [ir.Value(name="x"), pads], num_outputs=1)).kind == "rule"
 
 
@@ -116,8 +116,8 @@ def test_the_torch_provider_runs_it(case: Sample, rng: np.random.Generator) -> N
     graph.model.graph.outputs.append(y if y.producer() is not None else graph.op.Identity(y))
     provider = get_provider("TorchExecutionProvider")
     executable = provider.compile(rebuild(graph.model), provider.create_state([]))
-    found = executable.run({name: torch.as_tensor(array) for name, array in graph.feeds.items()})
-    (got,) = found.values()
+    results = executable.run({name: torch.as_tensor(array) for name, array in graph.feeds.items()})
+    (got,) = results.values()
     if case.twin is not None:
         expected = case.twin(*(torch.tensor(a) for a in arrays)).numpy()
         np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-6, atol=1e-7)
@@ -143,6 +143,6 @@ def test_a_body_that_needs_a_constant_says_so(rng: np.random.Generator) -> None:
     graph = SampleGraph(case, case.draw(rng))
     with pytest.raises(GraphError, match=r"(?s)RoiAlign.*sampling_ratio.*way out"):
         graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)
-    found = differentiability(graph.node)
-    assert found.kind == "none" and "sampling_ratio" in found.reason
+    answer = differentiability(graph.node)
+    assert answer.kind == "none" and "sampling_ratio" in answer.reason
     assert differentiability(("", "RoiAlign")).kind == "body"

@@ -37,8 +37,8 @@ class Scratch:
 
 def unknown(op: Builder, x: ir.Value) -> ir.Value:
     """An operator of somebody's own domain: its result has a type, and nobody says how it is differentiated."""
-    made: ir.Value = op.call("their.domain", "Solve", [x], {})
-    return made
+    solution: ir.Value = op.call("their.domain", "Solve", [x], {})
+    return solution
 
 
 @pytest.fixture(autouse=True)
@@ -184,12 +184,12 @@ def test_an_output_behind_what_is_flat_is_differentiable_and_one_behind_a_compar
     x, y = (ir.Value(name=n, shape=ir.Shape(["n"]), type=ir.TensorType(ir.DataType.FLOAT)) for n in "xy")
     model = new_model([x, y], "g")
     op = Builder(model.graph)
-    made = {
+    outputs = {
         "smooth": op.Exp(x), "flat": op.Exp(op.Floor(x)), "other": op.Exp(y), "both": op.Add(op.Sign(x), op.Sin(x)),
         "compared": op.Cast(op.Greater(x, 0.0), to=ir.DataType.FLOAT), "detached": op.composite("Detach", x),
         "filled": op.composite("ConstantIn", op.Sin(y), x), "rewritten": op.composite("Revalued", y, x),
     }  # fmt: skip
-    for name, value in made.items():
+    for name, value in outputs.items():
         value.name = name
         model.graph.outputs.append(value)
     assert differentiable_outputs(model, ["x"]) == ["smooth", "flat", "both", "filled"]

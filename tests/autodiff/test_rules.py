@@ -187,14 +187,14 @@ def _by_onnx_ad(graph: SampleGraph, adjoints: Sequence[np.ndarray]) -> list[np.n
     """The gradients by onnx-ad, None if it does not know the operator."""
     proto = graph.proto([v for v in graph.y if is_float(v)])
     try:
-        made = onnx_ad.reverse(proto, inputs=[v.name for v in graph.wrt], layout="onnx")
+        adjoint_model = onnx_ad.reverse(proto, inputs=[v.name for v in graph.wrt], layout="onnx")
     except (onnx_ad.UnsupportedOperator, ValueError, KeyError, AssertionError, IndexError, NotImplementedError):
         return None
-    names = [o.name for o in made.graph.output]
-    seeds = [i.name for i in made.graph.input if i.name not in graph.feeds]
+    names = [o.name for o in adjoint_model.graph.output]
+    seeds = [i.name for i in adjoint_model.graph.input if i.name not in graph.feeds]
     feeds = {**graph.feeds, **{n: a[..., None] for n, a in zip(seeds, adjoints, strict=True)}}
-    feeds = {i.name: feeds[i.name] for i in made.graph.input}
-    results = ReferenceEvaluator(made, new_ops=CORRECTED).run(None, feeds)
+    feeds = {i.name: feeds[i.name] for i in adjoint_model.graph.input}
+    results = ReferenceEvaluator(adjoint_model, new_ops=CORRECTED).run(None, feeds)
     return [np.asarray(g)[..., 0] for g in results[len(names) - len(graph.wrt) :]]
 
 
@@ -249,10 +249,10 @@ def test_second_derivative_equals_torch(sample: Sample, once: First, twice: Seco
     _, wrt, results = _run_twin(sample, once.arrays, once.graph)
     adjoints = [torch.tensor(adjoint, requires_grad=True) for adjoint in once.adjoints]
     grads = torch.autograd.grad(results, wrt, adjoints, create_graph=True, allow_unused=True)
-    kept = [g for g, have in zip(grads, once.grads, strict=True) if have is not None]
+    present = [g for g, have in zip(grads, once.grads, strict=True) if have is not None]
     weights = [torch.tensor(weight) for weight in twice.weights]
     try:
-        expected = torch.autograd.grad(kept, [*wrt, *adjoints], weights, allow_unused=True)
+        expected = torch.autograd.grad(present, [*wrt, *adjoints], weights, allow_unused=True)
     except RuntimeError as error:
         pytest.skip(f"torch: {error}")
     for have, want in zip(twice.values, expected, strict=True):

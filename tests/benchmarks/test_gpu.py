@@ -94,12 +94,12 @@ def test_the_peak_rate_is_found_by_the_devices_name(name, rate):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_a_gpu_it_says_what_to_do():
-    found = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--no-row"], capture_output=True, text=True, check=False
     )
-    assert found.returncode == 2 and not found.stdout
-    assert "torch sees no CUDA device" in found.stderr and "--device cpu --size tiny" in found.stderr
-    assert "Traceback" not in found.stderr
+    assert run.returncode == 2 and not run.stdout
+    assert "torch sees no CUDA device" in run.stderr and "--device cpu --size tiny" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
 def test_the_page_says_what_was_not_run_and_shows_what_was(tmp_path, monkeypatch):
@@ -113,6 +113,6 @@ def test_the_page_says_what_was_not_run_and_shows_what_was(tmp_path, monkeypatch
         "hardware": {"cpu": "a processor", "cores": 16, "avx512": True},
     }  # fmt: skip
     small = {**row, "size": "tiny", "device": {"name": "CPU"}}
-    (tmp_path / "gpu.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (row, small)))
+    (tmp_path / "gpu.jsonl").write_text("".join(json.dumps(record) + "\n" for record in (row, small)))
     text = "\n".join(other_tables.gpu())
     assert "NVIDIA H200" in text and "| 12.3 |" in text and "46%" in text and "Not run" not in text

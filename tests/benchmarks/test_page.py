@@ -32,8 +32,8 @@ _DESIGN = {"0.1 ms", "2 MiB", "4 MiB", "8 MiB", "31 MiB"}
 
 def _numbers(value: object) -> Iterator[float]:
     if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _numbers(item)
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(entry)
     elif isinstance(value, int | float):
         yield float(value)
 

@@ -40,22 +40,22 @@ class BertWithLoss(nn.Module):
 
 
 def arguments(**more: Any) -> SimpleNamespace:
-    given = dict(
+    options = dict(
         gradient_accumulation_steps=2, max_seq_length=LENGTH, fp16=False, allreduce_post_accumulation=True,
         gpu_memory_limit_gb=32, partition_optimizer=True, learning_rate=0.05, max_steps=10, warmup_proportion=0.3,
         schedule="warmup_poly", seed=3,
     )  # fmt: skip
-    return SimpleNamespace(**{**given, **more})
+    return SimpleNamespace(**{**options, **more})
 
 
 def batches(count: int) -> list[list[torch.Tensor]]:
-    made = []
+    parts = []
     for _ in range(count):
         ids = torch.randint(0, 40, (3, LENGTH))
         labels = torch.where(torch.rand(3, LENGTH) < 0.4, ids, -1)
         labels[0, 0] = 1
-        made.append([ids, ids % 2, torch.ones_like(ids), labels, torch.randint(0, 2, (3,))])
-    return made
+        parts.append([ids, ids % 2, torch.ones_like(ids), labels, torch.randint(0, 2, (3,))])
+    return parts
 
 
 @pytest.mark.parametrize("fp16", [False, True])
@@ -75,8 +75,8 @@ def test_the_four_steps_run_as_printed(fp16, tmp_path, monkeypatch):
     assert (args.world_rank, args.world_size, args.n_gpu, global_step) == (0, 1, 1, 4)
     assert np.isfinite(losses).all() and out_path.exists()
     session = onnxruntime.InferenceSession(out_path, providers=["CPUExecutionProvider"])
-    assert [one.name for one in session.get_outputs()] == ["loss"]
-    feeds = {one.name: tensor.numpy() for one, tensor in zip(session.get_inputs(), data[0], strict=True)}
+    assert [entry.name for entry in session.get_outputs()] == ["loss"]
+    feeds = {entry.name: tensor.numpy() for entry, tensor in zip(session.get_inputs(), data[0], strict=True)}
     np.testing.assert_allclose(session.run(None, feeds)[0], model.eval_step(*data[0]), atol=1e-5)
 
 

@@ -104,7 +104,7 @@ def test_the_getting_started_sample_runs_as_printed_and_trains_as_eager(tmp_path
             # The description calls tokens float32 and gives the label a dimension too many.
             with pytest.warns(UserWarning) as seen:
                 loss, output = trainer.train_step(data, targets, rate(0.5))
-            told = [str(one.message) for one in seen if "IODescription" in str(one.message)]
+            told = [str(warning.message) for warning in seen if "IODescription" in str(warning.message)]
             assert "'src' is described as torch.float32 [7, 4]" in told[0] and "torch.int64 [7, 4]" in told[0]
             assert "'label' is described as torch.int64 [7, 4, 23]" in told[1] and "torch.int64 [28]" in told[1]
         else:
@@ -118,10 +118,10 @@ def test_the_getting_started_sample_runs_as_printed_and_trains_as_eager(tmp_path
     trainer.save_as_onnx(tmp_path / "model.onnx")
     assert onnx.load(tmp_path / "model.onnx").opset_import[0].version == 12
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    assert [one.name for one in session.get_inputs()] == ["src"]
-    (found,) = session.run(["output"], {"src": data.numpy()})
-    np.testing.assert_allclose(found, trainer.eval_step(data, fetches=["output"]), atol=1e-5)
-    np.testing.assert_allclose(found, twin.eval()(data).detach(), atol=1e-5)
+    assert [entry.name for entry in session.get_inputs()] == ["src"]
+    (result,) = session.run(["output"], {"src": data.numpy()})
+    np.testing.assert_allclose(result, trainer.eval_step(data, fetches=["output"]), atol=1e-5)
+    np.testing.assert_allclose(result, twin.eval()(data).detach(), atol=1e-5)
 
 
 def test_the_learning_rate_comes_by_position_by_name_in_a_list_or_from_a_function(twins):
@@ -165,8 +165,8 @@ def test_attributes_are_mapped_by_parameter_name(twins):
                               lambda_coef=0.1, epsilon=1e-6, do_bias_correction=True)  # fmt: skip
     later = make_trainer(theirs, config)
     for ids, label in batches(4):
-        found, wanted = trainer.train_step(ids, label, rate(0.02))[0], later.train_step(ids, label)[0]
-        assert float(found) == float(wanted)
+        loss, wanted = trainer.train_step(ids, label, rate(0.02))[0], later.train_step(ids, label)[0]
+        assert float(loss) == float(wanted)
 
 
 def test_a_flag_may_be_a_number():
@@ -233,11 +233,11 @@ def test_mixed_precision_with_a_scaler_inside_needs_no_scale(twins):
 
 def test_a_scaler_follows_upstreams_rule():
     scaler = LossScaler("scale", True, loss_scale=4.0, up_scale_window=2, max_loss_scale=8.0)
-    found = []
+    scales = []
     for finite in (1, 1, torch.tensor([True]), True, False, 0, 0, 0):
         scaler.update_loss_scale(finite)
-        found.append(scaler.loss_scale_)
-    assert found == [4.0, 8.0, 8.0, 8.0, 4.0, 2.0, 1.0, 1.0]
+        scales.append(scaler.loss_scale_)
+    assert scales == [4.0, 8.0, 8.0, 8.0, 4.0, 2.0, 1.0, 1.0]
     scaler.reset()
     assert scaler.loss_scale_ == 4.0
     fixed = LossScaler("scale", False)
@@ -268,7 +268,7 @@ def test_a_flat_state_resumes_the_run(twins):
 
 
 def test_a_flat_state_has_loss_scale_and_place_in_an_accumulation(twins):
-    def made(model):
+    def prepared(model):
         scaler = LossScaler("scale", True, loss_scale=64.0, up_scale_window=2)
         return first_trainer(
             model, "AdamOptimizer", gradient_accumulation_steps=2, use_mixed_precision=True, loss_scaler=scaler,
@@ -277,7 +277,7 @@ def test_a_flat_state_has_loss_scale_and_place_in_an_accumulation(twins):
 
     ours, theirs = twins
     data = batches(14)
-    (first, scale), (second, loaded) = made(ours), made(theirs)
+    (first, scale), (second, loaded) = prepared(ours), prepared(theirs)
     for ids, label in data[:7]:
         first.train_step(ids, label)
     assert scale.loss_scale_ == 128.0
@@ -291,7 +291,7 @@ def test_a_flat_state_has_loss_scale_and_place_in_an_accumulation(twins):
 
 
 def test_all_finite_is_told_with_the_update_of_a_loaded_state(twins):
-    first, second = (first_trainer(one, gradient_accumulation_steps=2, use_mixed_precision=True) for one in twins)
+    first, second = (first_trainer(model, gradient_accumulation_steps=2, use_mixed_precision=True) for model in twins)
     (ids, label), *_ = batches(1)
     assert len(first.train_step(ids, label, rate(0.1), torch.tensor([8.0]))) == 2
     second.load_state_dict(first.state_dict())
@@ -301,8 +301,8 @@ def test_all_finite_is_told_with_the_update_of_a_loaded_state(twins):
 def test_a_flat_state_of_another_optimizer_or_with_damage_is_refused(twins):
     (ids, label), *_ = batches(1)
     first, second = first_trainer(twins[0], "LambOptimizer"), first_trainer(twins[1], "AdamOptimizer")
-    for one in (first, second):
-        one.train_step(ids, label, rate(0.1))
+    for trainer in (first, second):
+        trainer.train_step(ids, label, rate(0.1))
     before = second.state_dict()
     with pytest.raises(CheckpointError, match="of optimizer Lamb, this trainer uses AdamW"):
         second.load_state_dict(first.state_dict())
@@ -318,7 +318,9 @@ def test_a_flat_state_of_another_optimizer_or_with_damage_is_refused(twins):
 def test_a_saved_checkpoint_resumes_the_run(twins, tmp_path):
     ours, theirs = twins
     data = batches(4)
-    first, second = (first_trainer(one, "LambOptimizer", get_lr_this_step=lambda step: 0.01) for one in (ours, theirs))
+    first, second = (
+        first_trainer(model, "LambOptimizer", get_lr_this_step=lambda step: 0.01) for model in (ours, theirs)
+    )
     for ids, label in data[:2]:
         first.train_step(ids, label)
     save_checkpoint(first, tmp_path, "best", {"epoch": 2})

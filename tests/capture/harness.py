@@ -17,14 +17,14 @@ from ontrain.graph.evaluator_corrections import CORRECTIONS
 def run_captured(captured, args=(), kwargs=None):
     """Return (the module's result, next values of buffers) from onnx's own evaluator, for a call's shapes."""
     tensors = captured.flatten(args, kwargs)
-    feeds = {name: one.detach().numpy() for name, one in zip(captured.input_names, tensors, strict=True)}
+    feeds = {name: tensor.detach().numpy() for name, tensor in zip(captured.input_names, tensors, strict=True)}
     state = {**captured.parameters, **captured.buffers}
     model = inline_all(specialise(captured.model, {name: array.shape for name, array in feeds.items()}))
-    feeds.update({name: one.detach().numpy() for name, one in state.items()})
-    found = ReferenceEvaluator(ir.to_proto(model), new_ops=CORRECTIONS).run(None, feeds)
-    values = [torch.from_numpy(np.array(array)) for array in found]
+    feeds.update({name: tensor.detach().numpy() for name, tensor in state.items()})
+    results = ReferenceEvaluator(ir.to_proto(model), new_ops=CORRECTIONS).run(None, feeds)
+    values = [torch.from_numpy(np.array(array)) for array in results]
     count = captured.output_spec.tensors()
-    updates = {updates_of(v): one for v, one in zip(model.graph.outputs[count:], values[count:], strict=True)}
+    updates = {updates_of(v): tensor for v, tensor in zip(model.graph.outputs[count:], values[count:], strict=True)}
     return captured.unflatten(values[:count]), updates
 
 

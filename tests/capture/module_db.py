@@ -49,9 +49,9 @@ def samples(info: Any, training: bool, count: int) -> Iterator[tuple[str, nn.Mod
         case = cases[i]
         if case.forward_input is None:
             continue
-        given = case.constructor_input
+        arguments = case.constructor_input
         torch.manual_seed(i)
-        module = info.module_cls(*given.args, **given.kwargs).double().train(training)
+        module = info.module_cls(*arguments.args, **arguments.kwargs).double().train(training)
         call = (case.forward_input.args, case.forward_input.kwargs)
         if info.is_lazy:
             # The first call makes the parameters.

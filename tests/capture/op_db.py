@@ -64,8 +64,8 @@ def samples(info: Any, count: int) -> Iterator[Any]:
         leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
         return all(leaf.layout is torch.strided for leaf in leaves if isinstance(leaf, torch.Tensor))
 
-    found = info.sample_inputs("cpu", dtype, requires_grad=wants_gradients)
-    return itertools.islice(filter(is_plain, found), count)
+    inputs = info.sample_inputs("cpu", dtype, requires_grad=wants_gradients)
+    return itertools.islice(filter(is_plain, inputs), count)
 
 
 class Sample(nn.Module):
@@ -86,13 +86,13 @@ class Sample(nn.Module):
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, self.structure)
-        found = [
-            one
-            for one in pytree.tree_leaves(self.compared(self.operator(*args, **kwargs)))
-            if isinstance(one, torch.Tensor)
+        results = [
+            leaf
+            for leaf in pytree.tree_leaves(self.compared(self.operator(*args, **kwargs)))
+            if isinstance(leaf, torch.Tensor)
         ]
         # A graph returns real tensors.
-        return tuple(torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in found)
+        return tuple(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor for tensor in results)
 
 
 def differences(info: Any, sample: Any) -> list[str]:
@@ -107,29 +107,29 @@ def differences(info: Any, sample: Any) -> list[str]:
         tensors = tuple(tensor.detach() for tensor in tensors)
     expected = module(*tensors)
     captured = capture(module, tensors)
-    shapes = {name: tuple(one.shape) for name, one in zip(captured.input_names, tensors, strict=True)}
+    shapes = {name: tuple(tensor.shape) for name, tensor in zip(captured.input_names, tensors, strict=True)}
     model = specialise(captured.model, shapes)
     random = any(_draws(node) for node in model.graph)
     wanted = [i for i, tensor in enumerate(tensors) if tensor.requires_grad and (info.name, i) not in _WRONG_IN_TORCH]
-    followed = [i for i, one in enumerate(expected) if one.requires_grad]
+    followed = [i for i, tensor in enumerate(expected) if tensor.requires_grad]
     generator = torch.Generator().manual_seed(3)
     adjoints = [torch.randn(expected[i].shape, generator=generator, dtype=torch.float64) for i in followed]
-    adjoints = [one.to(expected[i].dtype) for one, i in zip(adjoints, followed, strict=True)]
-    made: list[str | None] = []
+    adjoints = [tensor.to(expected[i].dtype) for tensor, i in zip(adjoints, followed, strict=True)]
+    gradients: list[str | None] = []
     if wanted and followed and info.supports_autograd:
-        made = _append_gradients(model, captured.input_names, wanted, followed, adjoints)
-    found = _run(rebuild(model), dict(zip(captured.input_names, tensors, strict=True)))
+        gradients = _append_gradients(model, captured.input_names, wanted, followed, adjoints)
+    results = _run(rebuild(model), dict(zip(captured.input_names, tensors, strict=True)))
     tolerance, gradient_tolerance = TOLERANCES.get(_dtype(info), TOLERANCES[torch.float64])  # type: ignore[arg-type]
     free = random or info.name in UNDEFINED
     wrong = []
-    for name, one in zip(captured.output_names, expected, strict=True):
-        wrong += _compare(name, found[name], one.detach(), tolerance, free)
-    if made:
+    for name, tensor in zip(captured.output_names, expected, strict=True):
+        wrong += _compare(name, results[name], tensor.detach(), tolerance, free)
+    if gradients:
         inputs = [tensors[i] for i in wanted]
         theirs = torch.autograd.grad([expected[i] for i in followed], inputs, adjoints, allow_unused=True)
-        for i, name, grad in zip(wanted, made, theirs, strict=True):
+        for i, name, grad in zip(wanted, gradients, theirs, strict=True):
             zero = torch.zeros_like(tensors[i])
-            ours = found[name] if name is not None else zero
+            ours = results[name] if name is not None else zero
             wrong += _compare(f"gradient {i}", ours, grad if grad is not None else zero, gradient_tolerance, free)
     return wrong
 
@@ -146,16 +146,16 @@ def _append_gradients(
     graph = model.graph
     op = Builder(graph)
     inputs = {value.name: value for value in graph.inputs}
-    seeds = [(graph.outputs[i], _constant(op, one)) for i, one in zip(followed, adjoints, strict=True)]
-    made: list[str | None] = []
+    seeds = [(graph.outputs[i], _constant(op, adjoint)) for i, adjoint in zip(followed, adjoints, strict=True)]
+    gradients: list[str | None] = []
     for i, grad in enumerate(differentiate(op, seeds, [inputs[names[i]] for i in wanted])):
-        made.append(None if grad is None else f"gradient.{i}")
+        gradients.append(None if grad is None else f"gradient.{i}")
         if grad is not None:
             node = ir.Node("", "Identity", [grad], num_outputs=1)
             node.outputs[0].type, node.outputs[0].shape, node.outputs[0].name = grad.type, grad.shape, f"gradient.{i}"
             graph.append(node)
             graph.outputs.append(node.outputs[0])
-    return made
+    return gradients
 
 
 def _constant(op: Builder, tensor: torch.Tensor) -> ir.Value:
@@ -168,7 +168,7 @@ def _run(model: ir.Model, feeds: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     provider = get_provider("TorchExecutionProvider")
     executable = provider.compile(model, provider.create_state([]))
     taken = {value.name for value in model.graph.inputs}
-    return executable.run({name: one.detach() for name, one in feeds.items() if name in taken})
+    return executable.run({name: tensor.detach() for name, tensor in feeds.items() if name in taken})
 
 
 def _compare(what: str, ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, free: bool) -> list[str]:
@@ -207,14 +207,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="operators, as torch names them; all by default")
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     refused = {}
     count = {"right": 0, "wrong": 0, "refused": 0, "failed": 0}
     for name, info in infos():
-        if given.names and name not in given.names:
+        if arguments.names and name not in arguments.names:
             continue
         try:
-            kind, text = outcome(info, given.samples)
+            kind, text = outcome(info, arguments.samples)
         except Exception as error:  # noqa: BLE001 - a bare exception is what this looks for
             kind, text = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
         count[kind] += 1
@@ -223,7 +223,7 @@ def main() -> None:
         if kind != "right":
             print(f"{kind:8}{name}: {text}", flush=True)
     print(", ".join(f"{n} {kind}" for kind, n in count.items()))
-    if given.write:
+    if arguments.write:
         TABLE.write_text(
             json.dumps({"torch": torch.__version__.split("+")[0], "refused": dict(sorted(refused.items()))}, indent=1)
             + "\n"

@@ -193,11 +193,11 @@ class Ordered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, w, strength):
-        found, places = x.sort(-1)
+        ordered, places = x.sort(-1)
         ctx.mark_non_differentiable(places)
         ctx.save_for_backward(places, w)
         ctx.strength = strength
-        return found @ w, places, found**2
+        return ordered @ w, places, ordered**2
 
     @staticmethod
     def backward(ctx, dy, _, dz):
@@ -219,8 +219,8 @@ class Spread(torch.autograd.Function):
 
 
 def largest(dy, x):
-    kept = dy.abs().topk(2, -1)
-    return torch.zeros_like(dy).scatter(-1, kept.indices, kept.values) * x
+    top = dy.abs().topk(2, -1)
+    return torch.zeros_like(dy).scatter(-1, top.indices, top.values) * x
 
 
 class Scanned(torch.autograd.Function):
@@ -352,10 +352,10 @@ def test_a_function_with_a_backward_of_its_own_has_it(rest):
     for rows in (3, 64):
         x = torch.randn(rows, 4, dtype=torch.float64)
         inputs = [x.clone().requires_grad_() for _ in range(2)]
-        outputs = [one(given) for one, given in zip((ours, eager), inputs, strict=True)]
+        outputs = [function(x) for function, x in zip((ours, eager), inputs, strict=True)]
         torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-14)
-        for one in outputs:
-            one.square().sum().backward()
+        for y in outputs:
+            y.square().sum().backward()
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad, rtol=1e-12, atol=1e-12)
     assert ours.linear.weight.grad.any(), "nothing to compare"
@@ -372,8 +372,8 @@ def test_a_derivative_that_only_some_adjoints_are_spared_is_no_derivative(change
     ours, eager = ORTModule(module), copy.deepcopy(module)
     x = torch.randn(5, 4)
     for size in (1e-4, -1.0, 1e3):
-        for one in (ours, eager):
-            (one(x) * size).sum().backward()
+        for function in (ours, eager):
+            (function(x) * size).sum().backward()
     torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad)
 
 
@@ -385,7 +385,7 @@ def test_a_plan_holds_of_such_a_function_only_what_it_needs(provider):
     with torch.no_grad():
         torch.testing.assert_close(ours(x), module(x))
     graph = capture(module, (x,)).model
-    forward = make_plan(graph, (("x", (3, 4)),), lambda made: made).model
+    forward = make_plan(graph, (("x", (3, 4)),), lambda model: model).model
     assert not {"TopK", "Adjoint", "Through"} & {node.op_type for node in forward.graph}
     ours(x).sum().backward()
     mine = ours.linear.weight.grad.clone()
@@ -469,7 +469,7 @@ def test_autocast_in_forward_casts_as_eager_does():
     captured = capture(module, call)
     eager = module(*call)
     assert [v.dtype.name for v in captured.model.graph.outputs] == ["FLOAT", "BFLOAT16", "FLOAT"]
-    assert [one.dtype for one in eager] == [torch.float32, torch.bfloat16, torch.float32]
+    assert [y.dtype for y in eager] == [torch.float32, torch.bfloat16, torch.float32]
     (product,) = (n for n in captured.model.graph if n.op_type == "MatMul" and n.outputs[0].dtype.name == "BFLOAT16")
     assert {v.dtype.name for v in product.inputs} == {"BFLOAT16"}
     validate(captured, module, call)
@@ -527,10 +527,10 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_drawn_has_its_distribution(name):
     draw, mean, deviation = DRAWS[name]
-    (found,) = _run(Draws(draw), (torch.zeros(200, 200),), (1, 2))
+    (sample,) = _run(Draws(draw), (torch.zeros(200, 200),), (1, 2))
     # Four standard errors of the mean; the deviation of these distributions is as sure within a tenth.
-    assert abs(float(found.mean()) - mean) < 4 * deviation / found.numel() ** 0.5 + 1e-6
-    assert float(found.std()) == pytest.approx(deviation, rel=0.1)
+    assert abs(float(sample.mean()) - mean) < 4 * deviation / sample.numel() ** 0.5 + 1e-6
+    assert float(sample.std()) == pytest.approx(deviation, rel=0.1)
 
 
 def test_instance_norm_keeps_its_statistics():

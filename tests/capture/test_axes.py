@@ -28,13 +28,13 @@ def differences(function, *tensors):
 
 def taken(functions, *tensors):
     """The results of those functions that eager PyTorch takes for these tensors."""
-    found = []
+    results = []
     for function in functions:
         try:
-            found.append(function(*tensors) * 1)
+            results.append(function(*tensors) * 1)
         except (RuntimeError, IndexError):
             continue
-    return found
+    return results
 
 
 def pairs(rank):

@@ -86,9 +86,9 @@ def results(module):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bounds_ties_and_kinks_have_eagers_gradient(name):
     expected, gradients = results(Called(FUNCTIONS[name]))
-    y, found = results(ORTModule(Called(FUNCTIONS[name])))
+    y, actual = results(ORTModule(Called(FUNCTIONS[name])))
     torch.testing.assert_close(y, expected)
-    torch.testing.assert_close(found, gradients)
+    torch.testing.assert_close(actual, gradients)
 
 
 @pytest.mark.parametrize("name", ["fmax", "fmin", "maximum", "minimum", "clamp", "clamp by tensors", "hardtanh"])

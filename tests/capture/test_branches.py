@@ -52,8 +52,8 @@ def test_outputs_and_gradients_are_eagers_whichever_branch_is_taken():
             x = (sign * torch.rand(batch, 3, dtype=torch.float64)).requires_grad_()
             for module in (ours, eager):
                 module.zero_grad()
-            found = [torch.autograd.grad(module(x).square().sum(), x) for module in (ours, eager)]
-            torch.testing.assert_close(*found, **DOUBLE)
+            gradients = [torch.autograd.grad(module(x).square().sum(), x) for module in (ours, eager)]
+            torch.testing.assert_close(*gradients, **DOUBLE)
             torch.testing.assert_close(ours(x), eager(x), **DOUBLE)
             for module in (ours, eager):
                 module(x).square().sum().backward()
@@ -89,9 +89,9 @@ def test_branches_in_branches():
     for row in ([1.0, 1.0, 0.1], [1.0, 1.0, 1.0], [-1.0, -2.0, -1.0]):
         for batch in (2, 3):
             x = torch.tensor([row] * batch, dtype=torch.float64)
-            for one in (ours, eager):
-                one.zero_grad()
-                one(x).square().sum().backward()
+            for variant in (ours, eager):
+                variant.zero_grad()
+                variant(x).square().sum().backward()
             torch.testing.assert_close(ours(x), eager(x), **DOUBLE)
             assert_same_gradients(ours, eager, **DOUBLE)
     assert ours._engine.captures == 1
@@ -112,8 +112,8 @@ def test_an_exported_branch_is_taken_in_stock_onnxruntime(tmp_path):
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     for sign, batch in ((1, 2), (-1, 5)):
         x = sign * torch.rand(batch, 3)
-        (found,) = session.run(None, {"x": x.numpy()})
-        np.testing.assert_allclose(found, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+        (result,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(result, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_captured_branch_is_an_if_and_passes_validation():
@@ -243,5 +243,5 @@ def test_an_exported_loop_runs_in_stock_onnxruntime_as_often_as_the_data_say(tmp
     for size, batch in ((0.1, 1), (2.0, 5)):
         x = size * torch.randn(batch, 3)
         expected = trainer.eval_step(x, torch.rand(batch, 3))[1]
-        (found,) = session.run(None, {"x": x.numpy()})
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        (result,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)

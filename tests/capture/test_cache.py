@@ -116,19 +116,19 @@ def test_a_graph_comes_back_as_it_was(exports):
 
 def test_a_trained_module_is_the_same_with_and_without(exports, monkeypatch):
     model = Net()
-    found = []
+    runs = []
     for cached in (False, True, True):
         monkeypatch.setenv("ONTRAIN_CACHE", str(int(cached)))
         torch.manual_seed(2)
         module = ORTModule(copy.deepcopy(model))
         out = module(IDS, LABELS)
         out["loss"].backward()
-        found.append((module, out["loss"]))
+        runs.append((module, out["loss"]))
     assert len(exports) == 2, "the third was found"
-    for module, loss in found[1:]:
-        assert torch.equal(loss, found[0][1])
-        assert_same_gradients(module, found[0][0], rtol=0, atol=0)
-        for mine, want in zip(module.buffers(), found[0][0].buffers(), strict=True):
+    for module, loss in runs[1:]:
+        assert torch.equal(loss, runs[0][1])
+        assert_same_gradients(module, runs[0][0], rtol=0, atol=0)
+        for mine, want in zip(module.buffers(), runs[0][0].buffers(), strict=True):
             assert torch.equal(mine, want)
 
 

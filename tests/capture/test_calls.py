@@ -57,8 +57,8 @@ def convolved(x, y):
 
 def ctc(reduction, lengths=None, sizes=None, **options):
     def loss(x, targets, *rest):
-        given = rest or (lengths, sizes)
-        return F.ctc_loss(F.log_softmax(x, -1), targets, *given, reduction=reduction, **options)
+        counts = rest or (lengths, sizes)
+        return F.ctc_loss(F.log_softmax(x, -1), targets, *counts, reduction=reduction, **options)
 
     return loss
 
@@ -79,7 +79,7 @@ def recurrent(layer, x):
         y, state = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (x,))
         return y, *((state,) if isinstance(state, torch.Tensor) else state)
 
-    return run, x, *(one.detach().clone().requires_grad_() for one in weights)
+    return run, x, *(weight.detach().clone().requires_grad_() for weight in weights)
 
 
 IMG, LONG = f(2, 3, 7, 5), f(2, 64)
@@ -249,9 +249,9 @@ def test_shuffled_pixels_of_an_empty_image_have_a_gradient(shape):
 
 
 class _Nested(nn.Module):
-    def __init__(self, made):
+    def __init__(self, nested):
         super().__init__()
-        self.layer, self.made = nn.Linear(4, 4), made
+        self.layer, self.made = nn.Linear(4, 4), nested
 
     def forward(self, x, offsets):
         return self.made(self.layer(x), offsets).values()
@@ -261,7 +261,7 @@ def _two_rows(x, offsets):
     return torch.nested.as_nested_tensor([x[:2], x[2:]], layout=torch.jagged)
 
 
-@pytest.mark.parametrize("made", [torch.nested.nested_tensor_from_jagged, _two_rows], ids=["offsets", "rows"])
-def test_a_forward_that_makes_a_nested_tensor_is_refused_with_its_line_and_a_way_out(made):
+@pytest.mark.parametrize("nested", [torch.nested.nested_tensor_from_jagged, _two_rows], ids=["offsets", "rows"])
+def test_a_forward_that_makes_a_nested_tensor_is_refused_with_its_line_and_a_way_out(nested):
     with pytest.raises(CaptureError, match=r"(?s)nested tensor.*source: .*test_calls\.py.*pad_sequence.*mask"):
-        ORTModule(_Nested(made))(torch.randn(5, 4), torch.tensor([0, 2, 5]))
+        ORTModule(_Nested(nested))(torch.randn(5, 4), torch.tensor([0, 2, 5]))

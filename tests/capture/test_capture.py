@@ -34,11 +34,11 @@ def test_nested_inputs_and_outputs_keep_their_structure():
     batch = {"x": torch.randn(2, 4), "more": [torch.randn(2, 4), torch.randn(4)]}
     captured = capture(module, (batch,), {"flag": "twice"})
     assert captured.input_names == ["batch.x", "batch.more.0", "batch.more.1"]
-    found, _ = run_captured(captured, (batch,), {"flag": "twice"})
+    answer, _ = run_captured(captured, (batch,), {"flag": "twice"})
     expected = module(batch, flag="twice")
-    assert type(found) is networks.Answer and found.label == "fine" and found.missing is None
-    torch.testing.assert_close(found.loss, expected.loss)
-    torch.testing.assert_close(found.parts, expected.parts)
+    assert type(answer) is networks.Answer and answer.label == "fine" and answer.missing is None
+    torch.testing.assert_close(answer.loss, expected.loss)
+    torch.testing.assert_close(answer.parts, expected.parts)
 
 
 def test_a_baked_value_that_changes_is_refused():
@@ -110,8 +110,8 @@ def test_sizes_are_computed_from_shapes():
 
     captured = capture(Halves(), (torch.randn(3, 6),), dynamic=[{0: "batch", 1: "width"}])
     x = torch.randn(5, 8)
-    found, _ = run_captured(captured, (x,))
-    for ours, theirs in zip(found, Halves()(x), strict=True):
+    halves, _ = run_captured(captured, (x,))
+    for ours, theirs in zip(halves, Halves()(x), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

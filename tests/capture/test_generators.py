@@ -118,8 +118,8 @@ LINES = {
 
 def states(module):
     return [
-        repr(one)
-        for one in (random.getstate(), np.random.get_state(), module.own.getstate(), module.held["rng"].get_state(),
+        repr(state)
+        for state in (random.getstate(), np.random.get_state(), module.own.getstate(), module.held["rng"].get_state(),
                     GENERATOR.bit_generator.state)
     ]  # fmt: skip
 
@@ -237,8 +237,8 @@ def test_a_refused_forward_runs_on_pytorch_with_the_numbers_it_would_have_had():
     expected = plain(x)
     random.seed(5)
     with pytest.warns(UserWarning, match="draws random numbers"):
-        found = model(x)
-    torch.testing.assert_close(found, expected)
+        y = model(x)
+    torch.testing.assert_close(y, expected)
 
 
 class Counting(nn.Module):
@@ -275,8 +275,8 @@ def test_buffers_are_written_once_a_step_though_forward_ran_again_to_find_a_draw
         for _ in range(3):
             x = torch.randn(5, 4)
             torch.testing.assert_close(model(x), plain(x))
-            for (name, found), expected in zip(module.named_buffers(), plain.buffers(), strict=True):
-                torch.testing.assert_close(found, expected, msg=lambda text, name=name: f"{name}: {text}")
+            for (name, buffer), expected in zip(module.named_buffers(), plain.buffers(), strict=True):
+                torch.testing.assert_close(buffer, expected, msg=lambda text, name=name: f"{name}: {text}")
     finally:
         stop.set()
         thread.join()

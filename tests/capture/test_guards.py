@@ -16,7 +16,7 @@ def guards(conditions=(), ranges=(("b", 2, 8),)) -> Guards:
     dims = [("x", 0, B), ("x", 1, S), ("y", 0, B), ("y", 1, sympy.Integer(3)), ("z", 0, 2 * S + 1)]
     return Guards(
         [(name, axis, size_of(size)) for name, axis, size in dims],
-        [size_of(one) for one in conditions],
+        [size_of(condition) for condition in conditions],
         list(ranges),
     )
 
@@ -25,9 +25,11 @@ def shapes(b=4, s=5, **changed):
     return {"x": (b, s), "y": (b, 3), "z": (2 * s + 1,), **changed}
 
 
-@pytest.mark.parametrize("form", [lambda one: one, lambda one: Guards.from_plain(one.plain())], ids=["made", "read"])
 @pytest.mark.parametrize(
-    ("given", "violated"),
+    "form", [lambda original: original, lambda original: Guards.from_plain(original.plain())], ids=["made", "read"]
+)
+@pytest.mark.parametrize(
+    ("sizes", "violated"),
     [
         ({}, None),
         ({"b": 8}, None),
@@ -39,8 +41,8 @@ def shapes(b=4, s=5, **changed):
         ({"z": (10,)}, "z.shape[0] == "),
     ],
 )
-def test_a_size_on_either_side_of_a_bound(form, given, violated):
-    said = form(guards()).violated(shapes(**given))
+def test_a_size_on_either_side_of_a_bound(form, sizes, violated):
+    said = form(guards()).violated(shapes(**sizes))
     assert said is None if violated is None else said is not None and said.startswith(violated)
 
 
@@ -55,7 +57,9 @@ def test_a_condition_holds_up_to_its_bound_and_not_beyond(condition, holds):
     assert guards([condition]).violated(shapes(s=violates)) is not None
 
 
-@pytest.mark.parametrize("form", [lambda one: one, lambda one: Guards.from_plain(one.plain())], ids=["made", "read"])
+@pytest.mark.parametrize(
+    "form", [lambda original: original, lambda original: Guards.from_plain(original.plain())], ids=["made", "read"]
+)
 def test_a_float_that_torch_took_for_a_constant_holds_where_it_was_seen(form):
     seen = form(guards([sympy.Eq(of_torch.IntTrueDiv(2 * S - 4, 3), sympy.Float((2 * 192 - 4) / 3))]))
     assert seen.violated(shapes(s=192)) is None

@@ -34,9 +34,9 @@ def test_a_cache_that_is_asked_for_is_eagers(plain, training):
     ours = model(IDS, labels=IDS, use_cache=True).past_key_values
     theirs = plain.train(training)(IDS, labels=IDS, use_cache=True).past_key_values
     assert type(ours) is type(theirs) and ours.get_seq_length() == theirs.get_seq_length()
-    for found, expected in zip(ours.layers, theirs.layers, strict=True):
-        torch.testing.assert_close(found.keys, expected.keys)
-        torch.testing.assert_close(found.values, expected.values)
+    for layer, expected in zip(ours.layers, theirs.layers, strict=True):
+        torch.testing.assert_close(layer.keys, expected.keys)
+        torch.testing.assert_close(layer.values, expected.values)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -47,7 +47,7 @@ def test_a_cache_of_the_configuration_is_refused_when_it_is_read(plain, training
     assert list(result) == list(expected) and model.config.use_cache is True
     cache = copy.deepcopy(result.past_key_values)
     assert not hasattr(cache, "dtype")  # as libraries ask that cast all outputs
-    for read in (len, list, lambda one: one[0], lambda one: one.get_seq_length()):
+    for read in (len, list, lambda cache: cache[0], lambda cache: cache.get_seq_length()):
         with pytest.raises(InputError, match="use_cache=True"):
             read(cache)
 
@@ -98,7 +98,7 @@ def test_a_state_space_model_has_a_place_for_its_cache():
         ours, theirs = model(IDS), plain(IDS)
         pair = model(IDS, return_dict=False), plain(IDS, return_dict=False)
     assert list(ours) == list(theirs) == ["logits", "cache_params"] and refused(ours.cache_params)
-    assert [len(one) for one in pair] == [2, 2] and refused(pair[0][1])
+    assert [len(cache) for cache in pair] == [2, 2] and refused(pair[0][1])
 
 
 def test_an_encoder_and_decoder_have_one_cache_in_its_place():
@@ -108,7 +108,9 @@ def test_an_encoder_and_decoder_have_one_cache_in_its_place():
     plain = transformers.T5ForConditionalGeneration(config)
     ours = ORTModule(copy.deepcopy(plain))(IDS, decoder_input_ids=IDS, return_dict=False)
     theirs = plain(IDS, decoder_input_ids=IDS, return_dict=False)
-    assert [isinstance(one, torch.Tensor) for one in ours] == [isinstance(one, torch.Tensor) for one in theirs]
+    assert [isinstance(tensor, torch.Tensor) for tensor in ours] == [
+        isinstance(tensor, torch.Tensor) for tensor in theirs
+    ]
     assert refused(ours[1])
 
 

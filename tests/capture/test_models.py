@@ -56,21 +56,21 @@ def test_a_hugging_face_model_is_captured_with_dynamic_batch_and_sequence(make, 
     assert set(captured.parameters) == dict(module.named_parameters()).keys()
     for batch, length in ((2, 6), (3, 9)):
         call = call_of(extras, batch, length)
-        found, _ = run_captured(captured, (), call)
+        outputs, _ = run_captured(captured, (), call)
         expected = module(**call, **({"use_cache": False} if hasattr(module.config, "use_cache") else {}))
         # A cache that only the configuration asks for is refused when it is read: tests/capture/test_key_values.py.
-        assert type(found) is type(expected) and found.keys() - {"past_key_values"} == expected.keys()
+        assert type(outputs) is type(expected) and outputs.keys() - {"past_key_values"} == expected.keys()
         for name in expected:
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(outputs[name], expected[name], rtol=1e-5, atol=1e-5)
 
 
 def test_bert_keeps_its_operators_whole():
     module, extras = bert()
     call = call_of(extras, 2, 6)
     captured = capture(module.train(), (), call, dynamic=[{0: "batch", 1: "sequence"} for _ in call])
-    found = operators(captured)
-    assert found["Attention"] == 2 and found["LayerNormalization"] == 6 and found["SoftmaxCrossEntropyLoss"] == 1
-    assert found["Dropout"] == 5 and found["Embedding"] == 3
+    counts = operators(captured)
+    assert counts["Attention"] == 2 and counts["LayerNormalization"] == 6 and counts["SoftmaxCrossEntropyLoss"] == 1
+    assert counts["Dropout"] == 5 and counts["Embedding"] == 3
     assert [node.attributes["dropout"].value for node in nodes(captured, "Attention")] == pytest.approx([0.1, 0.1])
     assert captured.aliases == {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"} | {
         name: own for name, own in captured.aliases.items() if name.endswith("bias")
@@ -91,8 +91,8 @@ def test_a_convolutional_network_gives_torchs_loss_and_statistics():
     x, y = torch.randn(4, 3, 8, 8), torch.randint(5, (4,))
     captured = capture(module, (x, y), dynamic=[{0: "batch"}, {0: "batch"}])
     x, y = torch.randn(6, 3, 8, 8), torch.randint(5, (6,))
-    found, updates = run_captured(captured, (x, y))
-    torch.testing.assert_close(found, module(x, y))
+    loss, updates = run_captured(captured, (x, y))
+    torch.testing.assert_close(loss, module(x, y))
     for name, value in updates.items():
         torch.testing.assert_close(value, module.state_dict()[name])
 
@@ -104,8 +104,8 @@ def test_a_transformer_encoder_with_padding_and_causal_mask_is_captured(no_dropo
     padding[1, 3:] = True
     mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
     captured = capture(module, (x, mask), {"src_key_padding_mask": padding})
-    found, _ = run_captured(captured, (x, mask), {"src_key_padding_mask": padding})
-    torch.testing.assert_close(found, module(x, mask, padding), rtol=1e-4, atol=1e-5)
+    output, _ = run_captured(captured, (x, mask), {"src_key_padding_mask": padding})
+    torch.testing.assert_close(output, module(x, mask, padding), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +148,9 @@ def test_a_classifier_may_read_the_last_state_of_an_lstm():
             return self.head(h[-1])
 
     module, x = Classifier(), torch.randn(3, 2, 4)
-    found, _ = run_captured(capture(module, (x,)), (x,))
-    assert found.shape == (2, 3)
-    torch.testing.assert_close(found, module(x))
+    output, _ = run_captured(capture(module, (x,)), (x,))
+    assert output.shape == (2, 3)
+    torch.testing.assert_close(output, module(x))
 
 
 def test_validate_notices_lost_training_behaviour():

@@ -28,11 +28,11 @@ def test_translated_operators_compute_what_torch_does(family):
     inputs = {name: sample[1:] for name, sample in wanted.items()}
     captured = capture(module, (inputs,))
     expected = module(inputs)
-    found, _ = run_captured(captured, (inputs,))
+    outputs, _ = run_captured(captured, (inputs,))
     wrong = []
     for name in wanted:
         try:
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-5, equal_nan=True)
+            torch.testing.assert_close(outputs[name], expected[name], rtol=1e-4, atol=1e-5, equal_nan=True)
         except AssertionError as error:
             wrong.append(f"{name}: {error}")
     assert not wrong, "\n".join(wrong)

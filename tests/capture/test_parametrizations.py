@@ -32,9 +32,9 @@ def test_a_computed_weight_trains_as_in_eager(name):
     plain, wrapped = models
     model = ORTModule(wrapped)
     x = torch.randn(5, 4)
-    expected, found = plain(x), model(x)
-    torch.testing.assert_close(found, expected)
+    expected, y = plain(x), model(x)
+    torch.testing.assert_close(y, expected)
     expected.square().sum().backward()
-    found.square().sum().backward()
+    y.square().sum().backward()
     for ours, theirs in zip(wrapped.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)

@@ -49,7 +49,7 @@ class Scored(nn.Module):
     def forward(self, x, *state):
         y, last = self.recurrent(x, *state)
         last = last if isinstance(last, tuple) else (last,)
-        return y.square().sum() + sum((i + 2) * one.sin().sum() for i, one in enumerate(last))
+        return y.square().sum() + sum((i + 2) * state.sin().sum() for i, state in enumerate(last))
 
 
 def draw(*shape):
@@ -72,13 +72,13 @@ def test_gradients_are_eagers_for_each_length_and_batch_of_one_capture(variant):
     ours, eager = pair(Scored(kind(3, 4, **options).double()))
     for length, batch in [(3, 2), (2, 3)]:
         arguments, tensors = call(ours.recurrent, length, batch, variant.endswith("states"))
-        found = []
+        results = []
         for module in (ours, eager):
             module.zero_grad()
             loss = module(*arguments)
-            found.append((loss.detach(), *torch.autograd.grad(loss, tensors)))
+            results.append((loss.detach(), *torch.autograd.grad(loss, tensors)))
             module(*arguments).backward()
-        torch.testing.assert_close(*found, **DOUBLE)
+        torch.testing.assert_close(*results, **DOUBLE)
         assert_same_gradients(ours, eager, **DOUBLE)
     assert ours._engine.captures == 1
 
@@ -86,10 +86,10 @@ def test_gradients_are_eagers_for_each_length_and_batch_of_one_capture(variant):
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_each_layer_is_one_node_without_a_state_that_is_zero(kind):
     captured = capture(kind(3, 4, 2, bidirectional=True), (torch.randn(5, 2, 3),), dynamic=VARYING)
-    found = nodes(captured, kind.__name__)
-    assert len(found) == 2
-    assert [list(map(str, node.outputs[0].shape)) for node in found] == [["length", "2", "batch", "4"]] * 2
-    assert all(state is None for node in found for state in [*node.inputs, None][5:])
+    layers = nodes(captured, kind.__name__)
+    assert len(layers) == 2
+    assert [list(map(str, node.outputs[0].shape)) for node in layers] == [["length", "2", "batch", "4"]] * 2
+    assert all(state is None for node in layers for state in [*node.inputs, None][5:])
     assert "Expand" not in operators(captured)
 
 
@@ -172,5 +172,5 @@ def test_a_trainer_takes_any_batch_and_length_and_exports_for_any(tmp_path):
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     for batch, length in [(1, 1), (3, 40)]:
         x = torch.randn(batch, length, 8)
-        (found,) = session.run(None, {"x": x.numpy()})
-        np.testing.assert_allclose(found, eager(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+        (output,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(output, eager(x).detach().numpy(), rtol=1e-4, atol=1e-5)

@@ -91,8 +91,8 @@ def test_a_fixed_number_of_places_is_found_at_any_size():
 class Bins(nn.Module):
     def forward(self, x, weight):
         edges = torch.tensor([-1.0, 0.0, 0.5, 2.0])
-        found = (torch.histogram(x, bins=5), torch.histogram(x, edges, density=True))
-        return *found, torch.histogram(x, bins=3, range=(-1.0, 1.0), weight=weight)
+        histograms = (torch.histogram(x, bins=5), torch.histogram(x, edges, density=True))
+        return *histograms, torch.histogram(x, bins=3, range=(-1.0, 1.0), weight=weight)
 
 
 def test_bins_are_eagers():

@@ -175,10 +175,10 @@ def test_gradients_are_eagers(rest, frozen):
         parameter.requires_grad_(not (frozen and name.startswith(frozen)))
     ours = ORTModule(copy.deepcopy(eager))
     inputs = [torch.linspace(-2, 2, 20, dtype=torch.float64).view(5, 4).requires_grad_() for _ in range(2)]
-    outputs = [one(given) for one, given in zip((ours, eager), inputs, strict=True)]
+    outputs = [function(x) for function, x in zip((ours, eager), inputs, strict=True)]
     torch.testing.assert_close(*outputs, rtol=1e-12, atol=1e-14)
-    for one in outputs:
-        one.square().sum().backward()
+    for y in outputs:
+        y.square().sum().backward()
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad, rtol=1e-12, atol=1e-12)
     for (name, mine), theirs in zip(ours.named_parameters(), eager.parameters(), strict=True):
         assert (mine.grad is None) is (theirs.grad is None), name

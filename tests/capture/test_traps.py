@@ -17,8 +17,8 @@ from tests.capture.networks import Attending, Convolutional, LanguageModel, Stac
 
 def test_attention_dropout_is_kept_in_training_and_absent_in_evaluation():
     module, x = Attending(), torch.randn(2, 3, 8)
-    (kept,) = nodes(capture(module, (x,)), "Attention")
-    assert kept.attributes["dropout"].value == pytest.approx(0.25)
+    (attention,) = nodes(capture(module, (x,)), "Attention")
+    assert attention.attributes["dropout"].value == pytest.approx(0.25)
     (absent,) = nodes(capture(module.eval(), (x,)), "Attention")
     assert absent.attributes["dropout"].value == 0
 
@@ -245,8 +245,8 @@ def test_a_buffer_written_through_a_view_is_an_update():
             return x @ self.queue.t()
 
     module, x = Remembers(), torch.randn(2, 2)
-    found, updates = run_captured(capture(module, (x,)), (x,))
-    torch.testing.assert_close(found, module(x))
+    output, updates = run_captured(capture(module, (x,)), (x,))
+    torch.testing.assert_close(output, module(x))
     torch.testing.assert_close(updates["queue"], module.queue)
 
 
@@ -266,9 +266,9 @@ def test_what_has_no_translation_is_decomposed_and_nothing_else():
 
     module, x = Mixed(), torch.randn(2, 3, 8)
     captured = capture(module, (x,))
-    found = operators(captured)
-    assert found["Attention"] == 2 and found["BatchNormalization"] == 1 and found["Dropout"] == 1
-    assert found["SoftmaxCrossEntropyLoss"] == 1 and found["LayerNormalization"] == 1 and found["Detach"] == 1
+    counts = operators(captured)
+    assert counts["Attention"] == 2 and counts["BatchNormalization"] == 1 and counts["Dropout"] == 1
+    assert counts["SoftmaxCrossEntropyLoss"] == 1 and counts["LayerNormalization"] == 1 and counts["Detach"] == 1
     validate(captured, module, (x,))
 
 

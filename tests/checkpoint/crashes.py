@@ -74,10 +74,10 @@ def main(root: Path, keep: int) -> int:
         assert left in (keep + 1, keep + 2) if died else left == keep + 2
         # Whatever was left, the next write is whole, and clears up.
         write(folder, keep + 3, keep)
-        assert sorted(one.name for one in place.iterdir()) == wanted
-        found = [number_in(place / name) for name in wanted]
-        assert found == sorted(found, reverse=True) and found[0] == keep + 3
-        assert len(set(found)) == keep
+        assert sorted(path.name for path in place.iterdir()) == wanted
+        numbers = [number_in(place / name) for name in wanted]
+        assert numbers == sorted(numbers, reverse=True) and numbers[0] == keep + 3
+        assert len(set(numbers)) == keep
         shutil.rmtree(place)
         if not died:
             return moment

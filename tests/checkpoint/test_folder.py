@@ -30,7 +30,7 @@ def number_in(folder: Path) -> int:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir())
 
 
 def flip(content: bytes) -> bytes:
@@ -61,13 +61,13 @@ def test_tensors_and_plain_values_come_back_as_they_were(tmp_path):
     }
     meta = {"n": 1, "list": [1, "two", None, 2.5], "deep": {"x": {"y": True}}}
     write_checkpoint(tmp_path / "new" / "ck", tensors, meta)
-    found, said = read_checkpoint(tmp_path / "new" / "ck")
-    assert said == meta and {name: set(group) for name, group in found.items()} == {
+    groups, said = read_checkpoint(tmp_path / "new" / "ck")
+    assert said == meta and {name: set(group) for name, group in groups.items()} == {
         name: set(group) for name, group in tensors.items()
     }
     for name, group in tensors.items():
         for key, tensor in group.items():
-            assert found[name][key].dtype == tensor.dtype and torch.equal(found[name][key], tensor)
+            assert groups[name][key].dtype == tensor.dtype and torch.equal(groups[name][key], tensor)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
@@ -274,7 +274,7 @@ def test_a_file_with_the_right_hash_and_nonsense_in_it_is_refused_by_name(tmp_pa
     write(tmp_path / "ck", 1)
     path = tmp_path / "ck" / name
     path.write_bytes(b"\xff" * 64)
-    files = {one: listed(tmp_path / "ck" / one) for one in FILES if one != "manifest.json"}
+    files = {name: listed(tmp_path / "ck" / name) for name in FILES if name != "manifest.json"}
     (tmp_path / "ck" / "manifest.json").write_text(signed({"format": FORMAT, "files": files}))
     with pytest.raises(CheckpointError, match=name):
         read_checkpoint(tmp_path / "ck")

@@ -111,13 +111,13 @@ def here(folder, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = tmp_path_factory.mktemp("cli")
-    write_mlp(made / "good.onnx", "Relu(h)")
-    write_mlp(made / "mystery.onnx", "com.example.Mystery(h)", '"" : 17, "com.example" : 1')
-    (made / "torn.onnx").write_bytes((made / "good.onnx").read_bytes()[:200])
-    (made / "models.py").write_text(MODELS)
-    (made / "broken.py").write_text("import nothing_of_this_name\n")
-    return made
+    scratch = tmp_path_factory.mktemp("cli")
+    write_mlp(scratch / "good.onnx", "Relu(h)")
+    write_mlp(scratch / "mystery.onnx", "com.example.Mystery(h)", '"" : 17, "com.example" : 1')
+    (scratch / "torn.onnx").write_bytes((scratch / "good.onnx").read_bytes()[:200])
+    (scratch / "models.py").write_text(MODELS)
+    (scratch / "broken.py").write_text("import nothing_of_this_name\n")
+    return scratch
 
 
 def test_a_good_file_gets_a_table_a_cost_and_zero(folder):
@@ -138,9 +138,9 @@ def test_the_documented_example_prints_what_the_document_says(here, tmp_path):
     sys.modules.pop("models", None)
     code, out, _ = here(*command.removeprefix("$ ontrain ").split(), cwd=tmp_path)
     del sys.modules["models"]  # the next test has its own
-    found = [line.rstrip() for line in out.splitlines()]
+    report = [line.rstrip() for line in out.splitlines()]
     gap = lines.index("…")
-    assert code == 0 and found[:gap] == lines[:gap] and found[-1] == lines[-1]
+    assert code == 0 and report[:gap] == lines[:gap] and report[-1] == lines[-1]
 
 
 def test_the_module_runs_as_the_command_does(folder):
@@ -198,7 +198,7 @@ def shape_of(value, wanted):
             {name: shape_of(value[name], kind) for name, kind in wanted.items()} if set(value) == set(wanted) else value
         )
     if isinstance(wanted, list):
-        return [shape_of(one, wanted[0]) for one in value[:1]]
+        return [shape_of(entry, wanted[0]) for entry in value[:1]]
     return type(value)
 
 
@@ -208,7 +208,10 @@ def test_json_keeps_its_schema(here):
     assert code == 0
     assert report["schema"] == 1 and shape_of(report, SCHEMA) == SCHEMA
     assert report["inputs"] == {"input": [3, 8]} and report["problems"] == []
-    assert {one["name"]: one["shape"] for one in report["parameters"]} == {"weight": [4, 8], "bias": [4]}
+    assert {parameter["name"]: parameter["shape"] for parameter in report["parameters"]} == {
+        "weight": [4, 8],
+        "bias": [4],
+    }
 
 
 def test_json_of_a_model_that_cannot_be_trained_names_the_problem(here):
@@ -222,7 +225,7 @@ def test_json_of_a_model_that_cannot_be_trained_names_the_problem(here):
 
 def test_patterns_choose_what_is_trained(here):
     code, out, _ = here("check", "good.onnx", "--trainable", "second_*", "--frozen", "*_bias", "--json")
-    parameters = {one["name"]: one["trainable"] for one in json.loads(out)["parameters"]}
+    parameters = {parameter["name"]: parameter["trainable"] for parameter in json.loads(out)["parameters"]}
     assert code == 0
     assert [name for name, trained in parameters.items() if trained] == ["second_weight"]
 
@@ -275,14 +278,14 @@ def test_a_torn_file_cannot_be_trained(here):
 
 
 def test_operators_are_listed_as_text_json_and_markdown(here):
-    found = {}
+    printed = {}
     for kind in ("", "--json", "--markdown"):
-        code, found[kind], _ = here("check", "--operators", *filter(None, [kind]))
+        code, printed[kind], _ = here("check", "--operators", *filter(None, [kind]))
         assert code == 0
-    rows = json.loads(found["--json"])
+    rows = json.loads(printed["--json"])
     assert set(rows[0]) == {"domain", "operator", "since", "providers", "gradient", "reason"}
-    assert sum(line.startswith("| ") for line in found["--markdown"].splitlines()) == len(rows) + 1
-    for text in found.values():
+    assert sum(line.startswith("| ") for line in printed["--markdown"].splitlines()) == len(rows) + 1
+    for text in printed.values():
         assert "Gemm" in text and "Attention" in text
 
 

@@ -38,8 +38,8 @@ def test_compare_names_the_first_difference_and_says_so_by_its_exit_code(tmp_pat
     assert "1 of 4 values in 2 steps differ" in out
     monkeypatch.chdir(tmp_path)
     code, out, _ = here("compare", "a", "b", "--rtol", "0.1", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["schema"] == 1 and found["differences"] == [] and found["steps"] == [0, 1]
+    report = json.loads(out)
+    assert code == 0 and report["schema"] == 1 and report["differences"] == [] and report["steps"] == [0, 1]
     for wrong in (("nothing",), ("b", "--rtol=-1")):
         code, _, err = here("compare", "a", *wrong)
         assert code == 2 and ("there is no folder nothing" in err or "--rtol is -1.0" in err)
@@ -54,9 +54,9 @@ def test_env_prints_versions_and_variables(tmp_path, here, monkeypatch):
     line = next(line for line in out.splitlines() if line.startswith("ORTMODULE_USE_FLASH_ATTENTION"))
     assert " ".join(line.split()) == "ORTMODULE_USE_FLASH_ATTENTION 1 not read: ATen's kernels are used"
     code, out, _ = here("env", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["schema"] == 1 and found["threads"]["OMP_NUM_THREADS"] == "1"
-    assert set(found) == {"schema", "versions", "system", "devices", "cuda", "providers", "threads", "cache",
+    report = json.loads(out)
+    assert code == 0 and report["schema"] == 1 and report["threads"]["OMP_NUM_THREADS"] == "1"
+    assert set(report) == {"schema", "versions", "system", "devices", "cuda", "providers", "threads", "cache",
                           "variables", "canaries"}  # fmt: skip
 
 
@@ -64,9 +64,9 @@ def test_env_prints_what_torch_does_not_promise(here):
     _, out, _ = here("env")
     _, printed, _ = here("env", "--json")
     canaries = json.loads(printed)["canaries"]
-    assert [one["name"] for one in canaries] == [row.name for row in TABLE]
-    assert all(one["passed"] and one["refused"] is None for one in canaries)
-    assert all({"name", "purpose", "state", "passed", "reason", "refused"} == set(one) for one in canaries)
+    assert [canary["name"] for canary in canaries] == [row.name for row in TABLE]
+    assert all(canary["passed"] and canary["refused"] is None for canary in canaries)
+    assert all({"name", "purpose", "state", "passed", "reason", "refused"} == set(canary) for canary in canaries)
     assert f"what torch does not promise: {len(TABLE)} passed, 0 failed" in out
     lines = [line.split() for line in out.splitlines() if line.startswith("torch._fused_adam_ ")]
     assert [line[1] for line in lines] == ["works"]
@@ -80,6 +80,6 @@ def test_env_says_what_is_refused_where_a_canary_fails(here, monkeypatch):
     said = " ".join(out.split())
     assert "torch._fused_adam_ FAILED: changed" in said and "FAILED: gone" in said
     _, printed, _ = here("env", "--json")
-    failed = {one["name"]: one for one in json.loads(printed)["canaries"] if not one["passed"]}
+    failed = {canary["name"]: canary for canary in json.loads(printed)["canaries"] if not canary["passed"]}
     assert set(failed) == {"torch._fused_adam_", "torch._amp_foreach_non_finite_check_and_unscale_"}
     assert "FusedAdam" in failed["torch._fused_adam_"]["refused"] and failed["torch._fused_adam_"]["reason"]

@@ -29,9 +29,9 @@ def test_it_prints_batch_sizes_against_memory_and_json(tmp_path):
     assert [row[:2] for row in rows[:6]] == [[n, b] for n in ("8", "32") for b in ("–", "0.8", "1KiB")]
     assert "batch 32: memory_budget 1.0 KiB cannot be reached" in out and re.search(r"Gelu\+", out)
     code, out, _ = run(*asked, "--json", cwd=tmp_path)
-    found = json.loads(out)
-    assert code == 0 and found["schema"] == 1 and [row["batch_size"] for row in found["rows"]] == [8, 32]
-    assert found["rows"][1]["peak"] > found["rows"][0]["peak"] > 0
+    report = json.loads(out)
+    assert code == 0 and report["schema"] == 1 and [row["batch_size"] for row in report["rows"]] == [8, 32]
+    assert report["rows"][1]["peak"] > report["rows"][0]["peak"] > 0
 
 
 @pytest.mark.parametrize("sizes", ["1,x", "0,2", "-1", "1,,2", ""])

@@ -46,8 +46,8 @@ def cases() -> dict[str, Case]:
     """Return all cases by name, in a fixed order."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # overflows and infinities are what some cases are about
-        given = [(kind, test) for kind in KINDS for test in load_model_tests(kind=kind)]
-    return {test.name: _case(kind, test) for kind, test in sorted(given, key=lambda pair: (pair[0], pair[1].name))}
+        tests = [(kind, test) for kind in KINDS for test in load_model_tests(kind=kind)]
+    return {test.name: _case(kind, test) for kind, test in sorted(tests, key=lambda pair: (pair[0], pair[1].name))}
 
 
 def _case(kind: str, test: Any) -> Case:

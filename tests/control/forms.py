@@ -20,15 +20,15 @@ PROVIDERS = ["TorchExecutionProvider", "ReferenceExecutionProvider"]
 def specialised(case: ControlModel) -> ir.Model:
     model = ir.from_proto(onnx.parser.parse_model(case.text))
     verify(rebuild(model))
-    made = specialise(model, {name: np.shape(array) for name, array in case.inputs.items()})
-    verify(made)
-    return made
+    static = specialise(model, {name: np.shape(array) for name, array in case.inputs.items()})
+    verify(static)
+    return static
 
 
 def run(model: ir.Model, provider: str, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    one = get_provider(provider)
-    found = one.compile(model, one.create_state([])).run({v.name: feeds[v.name] for v in model.graph.inputs})
-    return {name: np.asarray(value) for name, value in found.items()}
+    runtime = get_provider(provider)
+    results = runtime.compile(model, runtime.create_state([])).run({v.name: feeds[v.name] for v in model.graph.inputs})
+    return {name: np.asarray(value) for name, value in results.items()}
 
 
 def plain_proto(model: ir.Model) -> onnx.ModelProto:

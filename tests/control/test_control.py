@@ -40,15 +40,15 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def test_all_engines_compute_what_onnxruntime_makes_of_the_file(case: ControlModel, form: str) -> None:
     expected = session(onnx.parser.parse_model(case.text)).run(case.outputs, case.inputs)
     model = specialised(case)
-    kept = any(node.domain and node.op_type in ("If", "Loop") for node in model.graph)
-    assert kept == (case.stays or form == "kept")
+    stays = any(node.domain and node.op_type in ("If", "Loop") for node in model.graph)
+    assert stays == (case.stays or form == "kept")
     results = {name: run(model, name, case.inputs) for name in PROVIDERS}
     results["onnxruntime"] = dict(
         zip(case.outputs, session(plain_proto(model)).run(case.outputs, case.inputs), strict=True)
     )
-    for name, found in results.items():
+    for name, outputs in results.items():
         for output, want in zip(case.outputs, expected, strict=True):
-            np.testing.assert_allclose(found[output], want, rtol=1e-12, atol=1e-14, err_msg=name)
+            np.testing.assert_allclose(outputs[output], want, rtol=1e-12, atol=1e-14, err_msg=name)
 
 
 class Derivatives:
@@ -64,12 +64,12 @@ class Derivatives:
         self.wrt = [v for v in graph.inputs if is_float(v) and v.name != "limit"]
 
         def seeds(values: list[ir.Value], name: str) -> list[ir.Value]:
-            made = [
+            adjoints = [
                 ir.Value(name=f"{name}{i}", shape=v.shape, type=ir.TensorType(v.dtype)) for i, v in enumerate(values)
             ]
-            graph.inputs.extend(made)
-            self.feeds.update((v.name, rng.standard_normal(static_dims(v))) for v in made)
-            return made
+            graph.inputs.extend(adjoints)
+            self.feeds.update((v.name, rng.standard_normal(static_dims(v))) for v in adjoints)
+            return adjoints
 
         self.dys = seeds(self.ys, "dy")
         first = differentiate(op, list(zip(self.ys, self.dys, strict=True)), self.wrt)
@@ -89,10 +89,10 @@ class Derivatives:
 
     def by_torch(self) -> dict[str, np.ndarray]:
         floats = {n: torch.tensor(a, requires_grad=np.asarray(a).dtype.kind == "f") for n, a in self.feeds.items()}
-        made = self.case.twin(**{name: floats[name] for name in self.case.inputs})
-        made = list(made) if isinstance(made, tuple) else [made]
+        outputs = self.case.twin(**{name: floats[name] for name in self.case.inputs})
+        outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
         wrt = [floats[v.name] for v in self.wrt]
-        first = torch.autograd.grad(made, wrt, [floats[v.name] for v in self.dys], create_graph=True)
+        first = torch.autograd.grad(outputs, wrt, [floats[v.name] for v in self.dys], create_graph=True)
         variables = [floats[v.name] for v in self.variables]
         second = torch.autograd.grad(first, variables, [floats[v.name] for v in self.cotangents], allow_unused=True)
         named = zip([*self.first, *self.second], [*first, *second], strict=True)
@@ -101,41 +101,45 @@ class Derivatives:
 
 @every_model
 def test_first_and_second_derivatives_equal_torch(case: ControlModel, form: str) -> None:
-    made = Derivatives(case)
-    expected = made.by_torch()
-    optimised, _ = run_passes(made.model, [*FORWARD_PASSES, *STEP_PASSES])
+    derivatives = Derivatives(case)
+    expected = derivatives.by_torch()
+    optimised, _ = run_passes(derivatives.model, [*FORWARD_PASSES, *STEP_PASSES])
     verify(optimised)
-    found = {
-        "torch": run(made.model, PROVIDERS[0], made.feeds),
-        "torch after passes": run(optimised, PROVIDERS[0], made.feeds),
-        "reference": run(made.model, PROVIDERS[1], made.feeds),
+    results = {
+        "torch": run(derivatives.model, PROVIDERS[0], derivatives.feeds),
+        "torch after passes": run(optimised, PROVIDERS[0], derivatives.feeds),
+        "reference": run(derivatives.model, PROVIDERS[1], derivatives.feeds),
     }
-    proto = plain_proto(made.model)
+    proto = plain_proto(derivatives.model)
     names = [o.name for o in proto.graph.output]
-    feeds = {i.name: made.feeds[i.name] for i in proto.graph.input}
-    found["onnxruntime"] = dict(zip(names, session(proto).run(names, feeds), strict=True))
-    for engine, values in found.items():
-        for name in [*made.first, *made.second]:
-            have = 0.0 if name in made.absent else values[name]
+    feeds = {i.name: derivatives.feeds[i.name] for i in proto.graph.input}
+    results["onnxruntime"] = dict(zip(names, session(proto).run(names, feeds), strict=True))
+    for engine, values in results.items():
+        for name in [*derivatives.first, *derivatives.second]:
+            have = 0.0 if name in derivatives.absent else values[name]
             scale = max(1.0, float(np.abs(expected[name]).max()))
-            np.testing.assert_allclose(have, np.broadcast_to(expected[name], np.shape(have)) if name not in made.absent
-                                       else 0 * expected[name], rtol=1e-9, atol=1e-11 * scale,
-                                       err_msg=f"{engine} {name}")  # fmt: skip
+            np.testing.assert_allclose(
+                have,
+                0 * expected[name] if name in derivatives.absent else np.broadcast_to(expected[name], np.shape(have)),
+                rtol=1e-9,
+                atol=1e-11 * scale,
+                err_msg=f"{engine} {name}",
+            )
 
 
 @every_model
 def test_gradients_equal_finite_differences(case: ControlModel, form: str) -> None:
-    made = Derivatives(case)
-    evaluator = ReferenceEvaluator(plain_proto(made.model), new_ops=CORRECTIONS)
-    feeds = {name: np.asarray(a) for name, a in made.feeds.items()}
+    derivatives = Derivatives(case)
+    evaluator = ReferenceEvaluator(plain_proto(derivatives.model), new_ops=CORRECTIONS)
+    feeds = {name: np.asarray(a) for name, a in derivatives.feeds.items()}
 
     def loss(**changes: np.ndarray) -> float:
         ys = evaluator.run(case.outputs, {**feeds, **changes})
-        return sum(float((y * feeds[dy.name]).sum()) for y, dy in zip(ys, made.dys, strict=True))
+        return sum(float((y * feeds[dy.name]).sum()) for y, dy in zip(ys, derivatives.dys, strict=True))
 
-    grads = evaluator.run(made.first, feeds)
+    grads = evaluator.run(derivatives.first, feeds)
     rng, h = np.random.default_rng(2), 1e-6
-    for x, grad in zip(made.wrt, grads, strict=True):
+    for x, grad in zip(derivatives.wrt, grads, strict=True):
         direction = rng.standard_normal(grad.shape)
         ahead, behind = (loss(**{x.name: feeds[x.name] + s * h * direction}) for s in (1, -1))
         np.testing.assert_allclose((grad * direction).sum(), (ahead - behind) / (2 * h), rtol=1e-6, atol=1e-7)

@@ -36,8 +36,8 @@ def test_the_definition_is_torchs(op_type: str, bidirectional: bool) -> None:
     order = {"LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2], "RNN": [0]}[op_type]
 
     def arranged(name: str) -> torch.Tensor:
-        found = [getattr(module, name + suffix) for suffix in (["", "_reverse"] if bidirectional else [""])]
-        return torch.stack([torch.cat([p.chunk(len(order))[i] for i in order]) for p in found])
+        parameters = [getattr(module, name + suffix) for suffix in (["", "_reverse"] if bidirectional else [""])]
+        return torch.stack([torch.cat([p.chunk(len(order))[i] for i in order]) for p in parameters])
 
     x = torch.randn(5, 3, 3, dtype=torch.float64)
     bias = torch.cat([arranged("bias_ih_l0"), arranged("bias_hh_l0")], 1)
@@ -63,8 +63,8 @@ def test_the_definition_is_onnxruntimes(case: Sample, rng: np.random.Generator) 
     model = new_model(values, case.op_type)
     by_name = {v.name: v for v in values}
     operands = [by_name.get(f"x{i}") for i in range(len(arrays))]
-    made = Builder(model.graph).call("", case.op_type, operands, case.attributes, case.outputs)
-    model.graph.outputs.extend(made)
+    outputs = Builder(model.graph).call("", case.op_type, operands, case.attributes, case.outputs)
+    model.graph.outputs.extend(outputs)
     proto = ir.to_proto(model)
     del proto.opset_import[1:]
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -80,8 +80,10 @@ def layer_model(case: Sample, rng: np.random.Generator) -> tuple[ir.Model, dict[
               for n, a in feeds.items()}  # fmt: skip
     model = new_model(list(values.values()), case.op_type)
     op = Builder(model.graph)
-    made = op.call("", case.op_type, [values.get(f"x{i}") for i in range(len(arrays))], case.attributes, case.outputs)
-    for i, y in enumerate(made):
+    outputs = op.call(
+        "", case.op_type, [values.get(f"x{i}") for i in range(len(arrays))], case.attributes, case.outputs
+    )
+    for i, y in enumerate(outputs):
         model.graph.outputs.append(y)
         y.name = f"y{i}"
     model, _ = run_passes(model, FORWARD_PASSES)
@@ -110,17 +112,19 @@ def test_a_layer_kept_as_a_loop_has_the_same_gradient(
     assert any(node.op_type == "Loop" for node in inline_all(model).graph)
     tensors = {n: torch.tensor(a, requires_grad=a.dtype.kind == "f") for n, a in feeds.items()}
     count = max(int(n[1:]) for n in tensors if n.startswith("x")) + 1
-    made = case.twin(*(tensors.get(f"x{i}") for i in range(count)))
-    grads = torch.autograd.grad(made, [tensors[v.name] for v in wrt], [tensors[f"dy{i}"] for i in range(len(made))])
-    expected = {f"y{i}": y for i, y in enumerate(made)} | {f"d{v.name}": g for v, g in zip(wrt, grads, strict=True)}
-    one = get_provider("TorchExecutionProvider")
-    found = one.compile(model, one.create_state([])).run(feeds)
+    outputs = case.twin(*(tensors.get(f"x{i}") for i in range(count)))
+    grads = torch.autograd.grad(
+        outputs, [tensors[v.name] for v in wrt], [tensors[f"dy{i}"] for i in range(len(outputs))]
+    )
+    expected = {f"y{i}": y for i, y in enumerate(outputs)} | {f"d{v.name}": g for v, g in zip(wrt, grads, strict=True)}
+    runtime = get_provider("TorchExecutionProvider")
+    results = runtime.compile(model, runtime.create_state([])).run(feeds)
     for name, want in expected.items():
-        np.testing.assert_allclose(found[name].numpy(), want.detach().numpy(), rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(results[name].numpy(), want.detach().numpy(), rtol=1e-9, atol=1e-11)
 
 
 def test_a_long_sequence_is_a_loop_and_a_short_one_is_not(rng: np.random.Generator) -> None:
-    for length, kept in ((4, False), (400, True)):
+    for length, looped in ((4, False), (400, True)):
         x = ir.Value(name="x", shape=ir.Shape([length, 2, 3]), type=ir.TensorType(ir.DataType.FLOAT))
         model = new_model([x], "layer")
         op = Builder(model.graph)
@@ -129,7 +133,7 @@ def test_a_long_sequence_is_a_loop_and_a_short_one_is_not(rng: np.random.Generat
         model.graph.outputs.append(y)
         model, _ = run_passes(model, FORWARD_PASSES)
         plain = inline_all(model)
-        assert any(node.op_type == "Loop" for node in plain.graph) == kept
+        assert any(node.op_type == "Loop" for node in plain.graph) == looped
         verify(plain)
         onnx.checker.check_model(ir.to_proto(plain), full_check=True)
 

@@ -64,8 +64,8 @@ def test_losses_are_torchs(provider: str, form: str, monkeypatch: pytest.MonkeyP
         sgd.zero_grad()
         expected.backward()
         sgd.step()
-        found = session.step({"x": x, "target": target}, 0.1)["loss"]
-        np.testing.assert_allclose(float(found), expected.item(), rtol=2e-5)
+        loss = session.step({"x": x, "target": target}, 0.1)["loss"]
+        np.testing.assert_allclose(float(loss), expected.item(), rtol=2e-5)
     assert len(session.plans) == 2
     for name, tensor in twin.items():
         np.testing.assert_allclose(np.asarray(session.state[name]), tensor.detach().numpy(), rtol=1e-4, atol=1e-6)

@@ -21,16 +21,16 @@ from tests.processes import start
 
 def dies_at_the_third_step(folder: Path) -> None:
     rank = find_processes().rank
-    one = t.trainer("Adam")
+    trainer = t.trainer("Adam")
     parts = t.batches(1)[0][:3]
     for _ in range(2):
-        one.train_step(*parts[rank])
+        trainer.train_step(*parts[rank])
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
-        one.train_step(*parts[rank])
+        trainer.train_step(*parts[rank])
     except ProcessError as error:
-        (folder / f"told{rank}").write_text(f"{one.train_step_info.optimization_step} {error}")
+        (folder / f"told{rank}").write_text(f"{trainer.train_step_info.optimization_step} {error}")
 
 
 def test_a_process_that_dies_is_named_by_the_others(tmp_path):
@@ -46,19 +46,19 @@ def waits_for_the_other(folder: Path) -> None:
     """Process 0 waits for process 1, which stands still: until it is interrupted, and then until the time is over."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
     rank = find_processes().rank
-    one = t.trainer("Adam")
+    trainer = t.trainer("Adam")
     parts = t.batches(1)[0][:2]
-    one.train_step(*parts[rank])
+    trainer.train_step(*parts[rank])
     if rank == 1:
         time.sleep(600)
     (folder / "waits").touch()
     try:
-        one.train_step(*parts[rank])
+        trainer.train_step(*parts[rank])
     except KeyboardInterrupt:
         (folder / "interrupted").touch()
     torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=2))
     try:
-        one.train_step(*parts[rank])
+        trainer.train_step(*parts[rank])
     except ProcessError as error:
         (folder / "told").write_text(str(error))
 

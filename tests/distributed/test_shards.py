@@ -16,20 +16,20 @@ SHAPES = {"a": (5, 7), "d": (40,), "b": (3,), "c": ()}
 
 
 def state(size: int) -> TorchState:
-    made = TorchState([], torch.device("cpu"))
+    tensors = TorchState([], torch.device("cpu"))
     specs = [StateSpec(name, shape, ir.DataType.FLOAT, "parameter") for name, shape in SHAPES.items()]
-    made.extend(specs, size)
-    return made
+    tensors.extend(specs, size)
+    return tensors
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 16])
 def test_every_element_belongs_to_one_process(size):
-    made = state(size)
-    (flat,) = made.flat.values()
+    tensors = state(size)
+    (flat,) = tensors.flat.values()
     assert flat.numel() % size == 0
     counts = {name: torch.zeros(shape).flatten() for name, shape in SHAPES.items()}
     for rank in range(size):
-        own = shares(made, SHAPES, rank, size)
+        own = shares(tensors, SHAPES, rank, size)
         assert len({share.parameter for share in own}) == len(own), "one stretch of a parameter at most"
         for share in own:
             counts[share.parameter][share.start : share.stop] += 1
@@ -51,12 +51,12 @@ def test_a_process_has_no_share_of_a_parameter_that_ends_where_its_own_begin(siz
 
 
 def test_a_share_is_the_parameters_own_memory():
-    made = state(2)
-    (share,) = [one for one in shares(made, SHAPES, 1, 2) if one.parameter == "d"]
-    made.part(share.name, "d", share.start, share.stop)
-    made[share.name].fill_(2.0)
-    assert bool((made["d"][share.start :] == 2).all()) and float(made["d"][: share.start].sum()) == 0
-    assert share.name in made and share.name not in list(made)
+    tensors = state(2)
+    (share,) = [part for part in shares(tensors, SHAPES, 1, 2) if part.parameter == "d"]
+    tensors.part(share.name, "d", share.start, share.stop)
+    tensors[share.name].fill_(2.0)
+    assert bool((tensors["d"][share.start :] == 2).all()) and float(tensors["d"][: share.start].sum()) == 0
+    assert share.name in tensors and share.name not in list(tensors)
 
 
 def saved(size: int) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch.Tensor]], dict[str, object]]:
@@ -65,8 +65,8 @@ def saved(size: int) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch
     shards = {
         rank: {
             f"{name}.Moment_1": whole[f"{name}.Moment_1"].reshape(-1)[start:stop]
-            for name, found in parts.items()
-            for owner, start, stop in found
+            for name, places in parts.items()
+            for owner, start, stop in places
             if owner == rank
         }
         for rank in range(size)
@@ -79,9 +79,9 @@ def saved(size: int) -> tuple[dict[str, torch.Tensor], dict[int, dict[str, torch
 def test_parts_make_the_whole(size):
     whole, shards, partition = saved(size)
     files = {shard_name("optimizer", rank, size): tensors for rank, tensors in shards.items()}
-    found = join_parts(shards_of({**files, "optimizer": {}, "model": {}}, "optimizer"), partition)
-    assert found.keys() == whole.keys()
-    assert all(torch.equal(found[name], whole[name]) for name in whole)
+    tensors = join_parts(shards_of({**files, "optimizer": {}, "model": {}}, "optimizer"), partition)
+    assert tensors.keys() == whole.keys()
+    assert all(torch.equal(tensors[name], whole[name]) for name in whole)
 
 
 def test_missing_and_malformed_parts_are_refused():

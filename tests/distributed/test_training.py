@@ -36,13 +36,13 @@ def one_process(config: str, folder: Path, dtype: torch.dtype = torch.float64) -
             optimizer.zero_grad()
             t.token_loss(model(ids), label).backward()
             optimizer.step()
-        found = model.state_dict()
+        weights = model.state_dict()
     else:
-        one = t.trainer(config, model)
+        trainer = t.trainer(config, model)
         for batch in data:
-            one.train_step(*batch)
-        found = t.weights(one)
-    torch.save(found, folder / f"{config}.pt")
+            trainer.train_step(*batch)
+        weights = t.weights(trainer)
+    torch.save(weights, folder / f"{config}.pt")
 
 
 def all_cases(cases: Cases, folder: Path) -> None:
@@ -66,19 +66,19 @@ def all_cases(cases: Cases, folder: Path) -> None:
 def equal_to_one(cases: Cases, folder: Path, dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:
     me = find_processes()
     for config, steps, stage in cases:
-        one = t.trainer(config, t.net(dtype, seed=3 + me.rank), stage, steps)  # weights are those of process 0
-        t.train(one, t.batches(UPDATES), steps)
+        trainer = t.trainer(config, t.net(dtype, seed=3 + me.rank), stage, steps)  # weights are those of process 0
+        t.train(trainer, t.batches(UPDATES), steps)
         oracle = torch.load(folder / f"{config}.pt")
-        assert t.furthest(t.weights(one), oracle) < tolerance, (config, steps, stage, me.rank)
-        assert one.train_step_info.optimization_step == UPDATES
+        assert t.furthest(t.weights(trainer), oracle) < tolerance, (config, steps, stage, me.rank)
+        assert trainer.train_step_info.optimization_step == UPDATES
         if config == "Adam":
-            sizes(one, stage)
+            sizes(trainer, stage)
 
 
-def sizes(one: ORTTrainer, stage: int) -> None:
+def sizes(trainer: ORTTrainer, stage: int) -> None:
     """Moments take a part of the memory for each process that shares them."""
     me = find_processes()
-    session, _ = one.prepare(*t.own_batches(t.batches(1)[0], 1, me.rank, me.world_size)[0])
+    session, _ = trainer.prepare(*t.own_batches(t.batches(1)[0], 1, me.rank, me.world_size)[0])
     flat = {key: tensor.nbytes for key, tensor in session.state.flat.items()}
     moments = sum(size for (kind, _, _), size in flat.items() if kind.startswith("exp_avg"))
     whole = 2 * sum(size for (kind, _, _), size in flat.items() if kind == "parameter")
@@ -113,7 +113,7 @@ def unequal_batches_and_an_infinite_one() -> None:
     model = Line().double()
     eager = Line().double()
     eager.load_state_dict(model.state_dict())
-    one = line_trainer(model, optim.SGDConfig(lr=0.125))
+    trainer = line_trainer(model, optim.SGDConfig(lr=0.125))
     optimizer = torch.optim.SGD(eager.parameters(), lr=0.125)
     for number in range(6):
         x, y = torch.randn(5, 3).double(), torch.randn(5, 2).double()
@@ -121,12 +121,12 @@ def unequal_batches_and_an_infinite_one() -> None:
             x[4] = torch.inf  # of process 1 alone
         mine = slice(0, 2) if me.rank == 0 else slice(2, 5)
         if number == 3:
-            before = t.weights(one)
+            before = t.weights(trainer)
             with pytest.raises(NonFiniteLossError):
-                one.train_step(x[mine], y[mine])
-            assert t.furthest(t.weights(one), before) == 0 and not one.train_step_info.all_finite
+                trainer.train_step(x[mine], y[mine])
+            assert t.furthest(t.weights(trainer), before) == 0 and not trainer.train_step_info.all_finite
             continue
-        _, norm, finite = one.train_step(x[mine], y[mine], fetches=["loss", "grad_norm", "all_finite"])
+        _, norm, finite = trainer.train_step(x[mine], y[mine], fetches=["loss", "grad_norm", "all_finite"])
         optimizer.zero_grad()
         nn.functional.mse_loss(eager(x), y).backward()
         assert bool(finite)
@@ -134,26 +134,26 @@ def unequal_batches_and_an_infinite_one() -> None:
             float(norm), float(torch.nn.utils.get_total_norm(p.grad for p in eager.parameters()))
         )
         optimizer.step()
-    assert t.furthest(t.weights(one), eager.state_dict()) < 1e-12
-    assert one.train_step_info.optimization_step == 5
+    assert t.furthest(t.weights(trainer), eager.state_dict()) < 1e-12
+    assert trainer.train_step_info.optimization_step == 5
 
 
 def halves_of_the_range() -> None:
     """In float16 all processes skip what one of them overflows at, and agree on the scale."""
     me = find_processes()
-    one = t.trainer("Adam", t.net(torch.float32), mixed_precision={"enabled": True})
+    trainer = t.trainer("Adam", t.net(torch.float32), mixed_precision={"enabled": True})
     scales = []
     for parts in t.batches(6):
-        t.train(one, [parts])
-        scales.append((one.options.mixed_precision.loss_scaler.loss_scale, one.train_step_info.all_finite))
-    done = one.train_step_info.optimization_step
+        t.train(trainer, [parts])
+        scales.append((trainer.options.mixed_precision.loss_scaler.loss_scale, trainer.train_step_info.all_finite))
+    done = trainer.train_step_info.optimization_step
     for parts in t.batches(3):
         ids, label = t.joined(parts)
-        one.train_step(ids, torch.full_like(label, -100) if me.rank else label)
-    assert one.train_step_info.optimization_step > done, "a process without any label holds up nobody"
-    everyone = one._run.setup.reduction.world.gather(scales)
+        trainer.train_step(ids, torch.full_like(label, -100) if me.rank else label)
+    assert trainer.train_step_info.optimization_step > done, "a process without any label holds up nobody"
+    everyone = trainer._run.setup.reduction.world.gather(scales)
     assert everyone[me.rank] == everyone[0] == everyone[1]
-    digests = one._run.setup.reduction.world.gather([float(w.double().sum()) for w in t.weights(one).values()])
+    digests = trainer._run.setup.reduction.world.gather([float(w.double().sum()) for w in t.weights(trainer).values()])
     assert digests[0] == digests[1]
 
 
@@ -164,22 +164,22 @@ def weights_of_process_0() -> None:
     batch = t.own_batches(t.batches(1)[0], 1, me.rank, me.world_size)[0]
     loaded.train_step(*batch)
     state = loaded.state_dict()
-    one, two = t.trainer("SGD", t.net(seed=21)), t.trainer("SGD", t.net(seed=21))
+    trainer, twin = t.trainer("SGD", t.net(seed=21)), t.trainer("SGD", t.net(seed=21))
     if me.rank == 0:
-        one.load_state_dict({"model": state["model"], "trainer_options": state["trainer_options"]})
-        two.load_state_dict(state)
-    one.train_step(*batch)
+        trainer.load_state_dict({"model": state["model"], "trainer_options": state["trainer_options"]})
+        twin.load_state_dict(state)
+    trainer.train_step(*batch)
     loaded.train_step(*batch)
-    assert t.furthest(t.weights(one), t.weights(loaded)) == 0
+    assert t.furthest(t.weights(trainer), t.weights(loaded)) == 0
     with pytest.raises(ProcessError, match="the updates that they have made: 1 on rank 0; 0 on rank 1"):
-        two.train_step(*batch)
+        twin.train_step(*batch)
 
 
 def masks_differ() -> None:
     """Processes drop out different elements of equal batches."""
-    one = t.trainer("SGD", t.net(dropout=0.5))
-    loss = float(one.train_step(*t.joined(t.batches(1)[0][:4]))[0])
-    losses = one._run.setup.reduction.world.gather(loss)
+    trainer = t.trainer("SGD", t.net(dropout=0.5))
+    loss = float(trainer.train_step(*t.joined(t.batches(1)[0][:4]))[0])
+    losses = trainer._run.setup.reduction.world.gather(loss)
     assert losses[0] != losses[1]
 
 
@@ -189,13 +189,13 @@ def running_statistics() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
     eager = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
     eager.load_state_dict(model.state_dict())
-    one = line_trainer(model, optim.SGDConfig(lr=0.125))
+    trainer = line_trainer(model, optim.SGDConfig(lr=0.125))
     x, y = torch.randn(2, 4, 3).double(), torch.randn(2, 4, 2).double()
     rank = find_processes().rank
-    one.train_step(x[rank], y[rank])
+    trainer.train_step(x[rank], y[rank])
     eager(x[0])
     for name in ("1.running_mean", "1.running_var"):
-        torch.testing.assert_close(t.weights(one)[name], eager.state_dict()[name])
+        torch.testing.assert_close(t.weights(trainer)[name], eager.state_dict()[name])
 
 
 def summed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -220,12 +220,12 @@ def adaptive_summation() -> None:
     everyone = torch.randn(me.world_size, 31).double()
     everyone[1, 8:11] = 0  # a gradient that is zero
     everyone[0, 16:29] = everyone[1, 16:29]  # and two that are equal
-    found = adasum_(world, everyone[me.rank].clone(), spans)
+    summed = adasum_(world, everyone[me.rank].clone(), spans)
     for start, stop in spans:
-        torch.testing.assert_close(found[start:stop], tree(list(everyone[:, start:stop])), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(summed[start:stop], tree(list(everyone[:, start:stop])), rtol=1e-12, atol=1e-12)
     if me.world_size == 2:
-        torch.testing.assert_close(found[16:29], everyone[0, 16:29])  # what is shared counts once
-    texts = world.gather(found.tolist())
+        torch.testing.assert_close(summed[16:29], everyone[0, 16:29])  # what is shared counts once
+    texts = world.gather(summed.tolist())
     assert all(text == texts[0] for text in texts)
 
 
@@ -237,10 +237,10 @@ def adaptive_training() -> None:
         eager = Line().double()
         eager.load_state_dict(model.state_dict())
         several = {"enable_adasum": True, "deepspeed_zero_optimization": {"stage": stage}}
-        one = line_trainer(model, optim.SGDConfig(lr=0.125), distributed=several)
+        trainer = line_trainer(model, optim.SGDConfig(lr=0.125), distributed=several)
         for _ in range(3):
             x, y = torch.randn(2, 4, 3).double(), torch.randn(2, 4, 2).double()
-            one.train_step(x[me.rank], y[me.rank])
+            trainer.train_step(x[me.rank], y[me.rank])
             grads = []
             for rank in range(2):
                 eager.zero_grad()
@@ -249,7 +249,7 @@ def adaptive_training() -> None:
             with torch.no_grad():
                 for p, a, b in zip(eager.parameters(), *grads, strict=True):
                     p -= 0.125 * summed(a, b).view_as(p)
-        assert t.furthest(t.weights(one), eager.state_dict()) < 1e-12
+        assert t.furthest(t.weights(trainer), eager.state_dict()) < 1e-12
 
 
 def refused() -> None:
@@ -261,16 +261,16 @@ def refused() -> None:
         (lambda: t.trainer("Adam", steps=2 if odd else 1), "gradients accumulated: 1 on rank 0; 2 on rank 1"),
         (lambda: t.trainer("Lamb" if odd else "Adam"), "the optimizer: AdamW? on rank 0; Lamb on rank 1"),
     ):
-        one = make()
+        trainer = make()
         with pytest.raises(ProcessError, match=says):
-            one.train_step(*t.joined(t.batches(1)[0][:2]))
+            trainer.train_step(*t.joined(t.batches(1)[0][:2]))
 
 
-def flat_of_all(one: ORTTrainer, stage: int) -> list[dict[str, torch.Tensor]]:
+def flat_of_all(trainer: ORTTrainer, stage: int) -> list[dict[str, torch.Tensor]]:
     """The flat state of both processes; in stage 1 each says that it has its own share only."""
     states: list[Any] = [None, None]
     with pytest.warns(UserWarning, match="rank . of 2") if stage else nullcontext():
-        flat = experimental_state_dict(one)
+        flat = experimental_state_dict(trainer)
     torch.distributed.all_gather_object(states, flat)
     return states
 
@@ -278,19 +278,19 @@ def flat_of_all(one: ORTTrainer, stage: int) -> list[dict[str, torch.Tensor]]:
 def checkpoints_here(folder: Path) -> None:
     """Two processes save, between updates and in the midst of one; what they go on to is kept as the oracle."""
     for stage in (0, 1):
-        one = t.trainer("Lamb", stage=stage, steps=4)
+        trainer = t.trainer("Lamb", stage=stage, steps=4)
         data = t.batches(8)
-        t.train(one, data[:4], 4)
-        one.save_checkpoint(folder / f"between{stage}", {"epoch": 3})
+        t.train(trainer, data[:4], 4)
+        trainer.save_checkpoint(folder / f"between{stage}", {"epoch": 3})
         me = find_processes()
         micro = t.own_batches(data[4], 4, me.rank, 2)
         for batch in micro[:2]:
-            one.train_step(*batch)
-        one.save_checkpoint(folder / f"amidst{stage}")
-        own, flat = one.state_dict(), flat_of_all(one, stage)
+            trainer.train_step(*batch)
+        trainer.save_checkpoint(folder / f"amidst{stage}")
+        own, flat = trainer.state_dict(), flat_of_all(trainer, stage)
         for batch in micro[2:]:
-            one.train_step(*batch)
-        t.train(one, data[5:], 4)
+            trainer.train_step(*batch)
+        t.train(trainer, data[5:], 4)
         for source in ("file", "memory", "flat")[: 1 + 2 * stage]:
             other = t.trainer("Lamb", stage=stage, steps=4)
             if source == "file":
@@ -302,34 +302,34 @@ def checkpoints_here(folder: Path) -> None:
             for batch in micro[2:]:
                 other.train_step(*batch)
             t.train(other, data[5:], 4)
-            assert t.furthest(t.weights(other), t.weights(one)) == 0, "a resumed run equals one that never stopped"
+            assert t.furthest(t.weights(other), t.weights(trainer)) == 0, "a resumed run equals one that never stopped"
             if source == "flat":
                 with pytest.raises(CheckpointError, match=f"the share of rank {1 - me.rank} of 2"):
                     experimental_load_state_dict(other, flat[1 - me.rank])
     if me.rank == 0:
-        torch.save(t.weights(one), folder / "after.pt")
+        torch.save(t.weights(trainer), folder / "after.pt")
 
 
 def checkpoints_there(folder: Path) -> None:
     """Four processes go on from what two saved."""
     me = find_processes()
     for stage, saved in ((1, "between0"), (0, "between1"), (1, "between1")):
-        one = t.trainer("Lamb", stage=stage)
-        assert one.load_checkpoint(folder / saved) == {"epoch": 3}
-        t.train(one, t.batches(8)[4:])
-        assert t.furthest(t.weights(one), torch.load(folder / "after.pt")) < 1e-12
-    one = t.trainer("Lamb", stage=1, steps=3)
-    one.load_checkpoint(folder / "amidst1")
+        trainer = t.trainer("Lamb", stage=stage)
+        assert trainer.load_checkpoint(folder / saved) == {"epoch": 3}
+        t.train(trainer, t.batches(8)[4:])
+        assert t.furthest(t.weights(trainer), torch.load(folder / "after.pt")) < 1e-12
+    trainer = t.trainer("Lamb", stage=1, steps=3)
+    trainer.load_checkpoint(folder / "amidst1")
     # Of each half of the parts, which one process had, the first half was seen; the rest is dealt out anew.
     parts = t.batches(8)[4]
     rest = [*parts[4:8], *parts[12:16]]
-    one.train_step(*t.joined(rest[2 * me.rank : 2 * me.rank + 2]))
-    assert one.train_step_info.optimization_step == 5
+    trainer.train_step(*t.joined(rest[2 * me.rank : 2 * me.rank + 2]))
+    assert trainer.train_step_info.optimization_step == 5
     two = t.trainer("Lamb", stage=0)
     two.load_checkpoint(folder / "between0")
     t.train(two, [parts])
-    assert t.furthest(t.weights(one), t.weights(two)) < 1e-12
-    one.save_checkpoint(folder / "four")
+    assert t.furthest(t.weights(trainer), t.weights(two)) < 1e-12
+    trainer.save_checkpoint(folder / "four")
 
 
 CASES = {
@@ -344,14 +344,14 @@ def test_two_and_four_processes_train_as_one_does(tmp_path: Path) -> None:
     for size, cases in CASES.items():
         t.run(size, all_cases, cases, tmp_path)
     # One process goes on from what four saved.
-    one, two = (t.trainer("Lamb", steps=steps) for steps in (1, 1))
-    one.load_checkpoint(tmp_path / "four")
-    two.load_checkpoint(tmp_path / "between1")
+    trainer, twin = (t.trainer("Lamb", steps=steps) for steps in (1, 1))
+    trainer.load_checkpoint(tmp_path / "four")
+    twin.load_checkpoint(tmp_path / "between1")
     data = [t.joined(parts) for parts in t.batches(8)]
-    two.train_step(*data[4])
+    twin.train_step(*data[4])
     for batch in data[5:]:
-        assert one.train_step(*batch)[0] == pytest.approx(float(two.train_step(*batch)[0]), rel=1e-12)
-    assert t.furthest(t.weights(one), torch.load(tmp_path / "after.pt")) < 1e-12
+        assert trainer.train_step(*batch)[0] == pytest.approx(float(twin.train_step(*batch)[0]), rel=1e-12)
+    assert t.furthest(t.weights(trainer), torch.load(tmp_path / "after.pt")) < 1e-12
     said = json.loads((tmp_path / "four" / "state.json").read_text())["trainer_options"]
     assert (said["world_size"], said["zero_stage"]) == (4, 1)
 
@@ -371,9 +371,9 @@ def test_every_optimizer_accumulation_and_stage(
 def as_mpirun_starts_it(folder: Path) -> None:
     """The script that the test below gives to mpirun."""
     me = find_processes()
-    one = t.trainer("Lamb", t.net(seed=3 + me.rank), stage=1)
-    t.train(one, t.batches(2))
-    torch.save(t.weights(one), folder / f"{me.launcher}{me.rank}of{me.world_size}.pt")
+    trainer = t.trainer("Lamb", t.net(seed=3 + me.rank), stage=1)
+    t.train(trainer, t.batches(2))
+    torch.save(t.weights(trainer), folder / f"{me.launcher}{me.rank}of{me.world_size}.pt")
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="OpenMPI is not installed")
@@ -386,8 +386,8 @@ def test_processes_that_mpirun_started(tmp_path: Path) -> None:
     env = {**os.environ, "MASTER_PORT": str(t.free_port()), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(start, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
-    one = t.trainer("Lamb")
+    trainer = t.trainer("Lamb")
     for parts in t.batches(2):
-        one.train_step(*t.joined(parts))
+        trainer.train_step(*t.joined(parts))
     for rank in range(2):
-        assert t.furthest(torch.load(tmp_path / f"OpenMPI{rank}of2.pt"), t.weights(one)) < 1e-12
+        assert t.furthest(torch.load(tmp_path / f"OpenMPI{rank}of2.pt"), t.weights(trainer)) < 1e-12

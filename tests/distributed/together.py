@@ -98,7 +98,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def batches(count: int, seed: int = 11) -> list[list[Batch]]:
     """For each update 16 parts of 2 rows, with between 0 and 8 labels; in some, the last four have none at all."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    groups = []
     for number in range(count):
         parts = []
         for _ in range(PARTS):
@@ -109,8 +109,8 @@ def batches(count: int, seed: int = 11) -> list[list[Batch]]:
         if number % 3 == 0:
             for _, label in parts[-4:]:
                 label.fill_(-100)
-        made.append(parts)
-    return made
+        groups.append(parts)
+    return groups
 
 
 def joined(parts: list[Batch]) -> Batch:
@@ -125,18 +125,18 @@ def own_batches(parts: list[Batch], steps: int, rank: int, size: int) -> list[Ba
     return [joined(parts[start : start + portion]) for start in range(rank * share, (rank + 1) * share, portion)]
 
 
-def train(one: ORTTrainer, data: list[list[Batch]], steps: int = 1) -> list[torch.Tensor]:
+def train(trainer: ORTTrainer, data: list[list[Batch]], steps: int = 1) -> list[torch.Tensor]:
     """Make the updates of this process; its losses."""
     me = find_processes()
     return [
-        one.train_step(*batch)[0]
+        trainer.train_step(*batch)[0]
         for parts in data
         for batch in own_batches(parts, steps, me.rank, me.world_size)
     ]  # fmt: skip
 
 
-def weights(one: ORTTrainer) -> dict[str, torch.Tensor]:
-    return one.state_dict(pytorch_format=True)
+def weights(trainer: ORTTrainer) -> dict[str, torch.Tensor]:
+    return trainer.state_dict(pytorch_format=True)
 
 
 def furthest(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:

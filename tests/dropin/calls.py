@@ -177,9 +177,9 @@ def written_meta(t):
 
 
 def options_back(t):
-    given = options_with(t, logid="mine", intra_op_num_threads=1)
-    given.add_session_config_entry("session.disable_prepacking", "1")
-    options = t(options=given).get_session_options()
+    requested = options_with(t, logid="mine", intra_op_num_threads=1)
+    requested.add_session_config_entry("session.disable_prepacking", "1")
+    options = t(options=requested).get_session_options()
     return options.logid, options.intra_op_num_threads, options.get_session_config_entry("session.disable_prepacking")
 
 

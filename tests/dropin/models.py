@@ -21,12 +21,12 @@ def sequence(name, kind=TensorProto.FLOAT):
 def model(nodes, inputs, outputs, weights=(), ml=False, **kwargs):
     sets = [helper.make_opsetid("", 17), *([helper.make_opsetid("ai.onnx.ml", 3)] if ml else [])]
     graph = helper.make_graph(nodes, "small", inputs, outputs, list(weights), doc_string="of a graph")
-    made = helper.make_model(
+    proto = helper.make_model(
         graph, opset_imports=sets, ir_version=8, producer_name="a test", domain="some.where", doc_string="of a model",
         model_version=3, **kwargs,
     )  # fmt: skip
-    made.metadata_props.add(key="colour", value="blue")
-    return made
+    proto.metadata_props.add(key="colour", value="blue")
+    return proto
 
 
 def scaled(overridable=False):
@@ -81,9 +81,9 @@ def sparse():
     """y = a · b, with a sparse a."""
     a = helper.make_sparse_tensor_value_info("a", TensorProto.FLOAT, [2, 2])
     node = helper.make_node("SparseToDenseMatMul", ["a", "b"], ["y"], domain="com.microsoft")
-    made = model([node], [a, tensor("b", shape=[2, 2])], [tensor("y", shape=[2, 2])])
-    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return made
+    proto = model([node], [a, tensor("b", shape=[2, 2])], [tensor("y", shape=[2, 2])])
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto
 
 
 def of_map():
@@ -95,9 +95,9 @@ def of_map():
 
 def denoted():
     """A dimension with a name and one with a denotation."""
-    made = model([helper.make_node("Abs", ["x"], ["y"])], [tensor("x", shape=["named", "other"])], [tensor("y")])
-    made.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_BATCH"
-    return made
+    proto = model([helper.make_node("Abs", ["x"], ["y"])], [tensor("x", shape=["named", "other"])], [tensor("y")])
+    proto.graph.input[0].type.tensor_type.shape.dim[1].denotation = "DATA_BATCH"
+    return proto
 
 
 def half():
@@ -115,15 +115,15 @@ def never_made():
 
 
 def newer_standard():
-    made = scaled()
-    made.opset_import[0].version = 99
-    return made
+    proto = scaled()
+    proto.opset_import[0].version = 99
+    return proto
 
 
 def newer_form():
-    made = scaled()
-    made.ir_version = 99
-    return made
+    proto = scaled()
+    proto.ir_version = 99
+    return proto
 
 
 def gather():
@@ -148,9 +148,9 @@ def rounds():
 def optional():
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n"]))
     node = helper.make_node("OptionalHasElement", ["x"], ["y"])
-    made = model([node], [helper.make_value_info("x", kind)], [tensor("y", TensorProto.BOOL, [])])
-    made.opset_import[0].version = 18
-    return made
+    proto = model([node], [helper.make_value_info("x", kind)], [tensor("y", TensorProto.BOOL, [])])
+    proto.opset_import[0].version = 18
+    return proto
 
 
 def circular():

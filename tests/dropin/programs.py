@@ -235,7 +235,7 @@ def furthest(ours, theirs, place=""):
         return max((furthest(ours[key], theirs[key], f"{place}.{key}") for key in theirs), default=0.0)
     if isinstance(theirs, list):
         assert isinstance(ours, list) and len(ours) == len(theirs), f"{place}: {ours} for {theirs}"
-        if theirs and all(isinstance(item, float) for item in theirs):
+        if theirs and all(isinstance(number, float) for number in theirs):
             size = max(1e-3, max(map(abs, theirs)))
             far = max(abs(mine - other) / size for mine, other in zip(ours, theirs, strict=True))
             assert far < 1e-3, f"{place}: {ours} for {theirs}"

@@ -114,10 +114,10 @@ def test_the_next_gets_a_model_that_the_first_cannot_run(folder):
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
-@pytest.mark.parametrize("given", ["path", "bytes"])
+@pytest.mark.parametrize("form", ["path", "bytes"])
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_model_in_onnxruntimes_own_format_runs(provider, given, folder):
-    source = folder / "scaled.ort" if given == "path" else (folder / "scaled.ort").read_bytes()
+def test_a_model_in_onnxruntimes_own_format_runs(provider, form, folder):
+    source = folder / "scaled.ort" if form == "path" else (folder / "scaled.ort").read_bytes()
     session = ontrain.InferenceSession(source, providers=[provider])
     np.testing.assert_allclose(session.run(None, {"x": X})[0], np.maximum(X @ WEIGHT, 0), rtol=1e-6)
     assert session.get_providers() == [provider]
@@ -214,10 +214,10 @@ def test_without_another_in_the_list_a_model_is_refused(folder):
         with pytest.raises(ontrain.OntrainError):
             providers = BOTH if options else BOTH[:1]
             ontrain.InferenceSession(folder / "sparse.onnx", providers=providers, **options)
-    kept = ontrain.SessionOptions()
-    kept.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    settings = ontrain.SessionOptions()
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with pytest.raises(ontrain.OntrainError):
-        ontrain.InferenceSession(folder / "sparse.onnx", kept, BOTH)
+        ontrain.InferenceSession(folder / "sparse.onnx", settings, BOTH)
 
 
 def test_onnxruntime_may_be_the_one_that_cannot():
@@ -230,8 +230,8 @@ def test_onnxruntime_may_be_the_one_that_cannot():
         ontrain.InferenceSession(model)
     with pytest.warns(UserWarning, match="onnxruntime cannot run this model, so TorchExecutionProvider does"):
         session = ontrain.InferenceSession(model, providers=BOTH[::-1])
-    (found,) = session.run(None, {"x": np.eye(2).astype(ml_dtypes.bfloat16)})
-    assert found.dtype == ml_dtypes.bfloat16 and found.astype(np.float32).tolist() == np.eye(2).tolist()
+    (result,) = session.run(None, {"x": np.eye(2).astype(ml_dtypes.bfloat16)})
+    assert result.dtype == ml_dtypes.bfloat16 and result.astype(np.float32).tolist() == np.eye(2).tolist()
 
 
 def test_a_provider_that_is_not_here_is_warned_of(folder):
@@ -330,17 +330,17 @@ def test_sizes_of_one_name_may_differ_from_run_to_run(provider):
 
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", "TorchExecutionProvider"])
 def test_an_initializer_may_be_given_in_a_type_that_numpy_lacks(provider):
-    weight, given = np.ones(2, ml_dtypes.bfloat16), np.array([3, -2.5], ml_dtypes.bfloat16)
+    weight, override = np.ones(2, ml_dtypes.bfloat16), np.array([3, -2.5], ml_dtypes.bfloat16)
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
     m (float[n] x) => (float[n] y) { wide = Cast<to = 1>(w) y = Add(x, wide) }""")
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
     options = ontrain.SessionOptions()
     options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_DISABLE_ALL  # else stock folds the old one
     kind = onnx.TensorProto.BFLOAT16
-    value = ontrain.OrtValue.ortvalue_from_numpy_with_onnx_type(given.view(np.uint16), kind)
+    value = ontrain.OrtValue.ortvalue_from_numpy_with_onnx_type(override.view(np.uint16), kind)
     options.add_initializer("w", value)
     session = ontrain.InferenceSession(model, options, providers=[provider])
-    np.testing.assert_array_equal(session.run(None, {"x": X[0]})[0], X[0] + given.astype(np.float32))
+    np.testing.assert_array_equal(session.run(None, {"x": X[0]})[0], X[0] + override.astype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ MUST = {
 
 def look(package, path):
     """An attribute of a package, or a module below it."""
-    found = package
+    member = package
     for name in filter(None, path.split(".")):
-        found = getattr(found, name, None) or importlib.import_module(f"{found.__name__}.{name}")
-    return found
+        member = getattr(member, name, None) or importlib.import_module(f"{member.__name__}.{name}")
+    return member
 
 
 @pytest.mark.parametrize("path", MUST)

@@ -61,10 +61,10 @@ def assert_same(ours, theirs):
 def compare(probe, folder, scratch, providers):
     """Raise an AssertionError where ontrain's providers come to something else than onnxruntime on the CPU."""
     expected, refused = outcome(probe, Maker(onnxruntime, folder, ["CPUExecutionProvider"], scratch))
-    found, error = outcome(probe, Maker(ontrain, folder, providers, scratch))
+    result, error = outcome(probe, Maker(ontrain, folder, providers, scratch))
     if refused is None:
         assert error is None, f"{error!r} is raised, where onnxruntime gives {expected!r}"
-        assert_same(found, expected)
+        assert_same(result, expected)
     else:
         assert isinstance(error, type(refused)), f"{error!r} would not be caught as {refused!r}"
         assert isinstance(error, ontrain.OntrainError | AttributeError) or type(error) is type(refused)

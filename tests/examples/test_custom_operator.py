@@ -29,9 +29,9 @@ def model(text, domain):
 
 
 def options(library):
-    made = ontrain.SessionOptions()
-    made.register_custom_ops_library(str(library))
-    return made
+    session_options = ontrain.SessionOptions()
+    session_options.register_custom_ops_library(str(library))
+    return session_options
 
 
 @pytest.fixture(scope="module")

@@ -178,12 +178,12 @@ def test_sizes_that_the_file_states_need_no_guard():
 
 def test_sizes_that_a_file_states_of_inner_values_are_not_believed():
     feeds = floats({"x": (0, 2, 3), **GRU})
-    made = model("GRU", feeds, hidden_size=2)
-    made.graph.node[0].input[0] = "h"
-    made.graph.node.insert(0, helper.make_node("Relu", ["x"], ["h"]))
-    made.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [4, 2, 3]))
-    assert guard(onnx.ModelProto.FromString(made.SerializeToString()))
-    assert not guard(onnx.ModelProto.FromString(made.SerializeToString()), shapes_hold=True)
+    proto = model("GRU", feeds, hidden_size=2)
+    proto.graph.node[0].input[0] = "h"
+    proto.graph.node.insert(0, helper.make_node("Relu", ["x"], ["h"]))
+    proto.graph.value_info.append(helper.make_tensor_value_info("h", TensorProto.FLOAT, [4, 2, 3]))
+    assert guard(onnx.ModelProto.FromString(proto.SerializeToString()))
+    assert not guard(onnx.ModelProto.FromString(proto.SerializeToString()), shapes_hold=True)
 
 
 def test_pictures_and_signals_need_no_guard():

@@ -74,8 +74,8 @@ def loops(levels: int) -> onnx.ModelProto:
     functions = [function("f0", [node("Relu", "a", "b")], "a n go")]
     for i in range(1, levels + 1):
         taken = [value("i", [], TensorProto.INT64), value("g", [], TensorProto.BOOL), value("v", [2])]
-        made = [node("Identity", "g", "g2"), node(f"f{i - 1}", "v n go", "v2", domain="c")]
-        body = helper.make_graph(made, "body", taken, [value("g2", [], TensorProto.BOOL), value("v2", [2])])
+        nodes = [node("Identity", "g", "g2"), node(f"f{i - 1}", "v n go", "v2", domain="c")]
+        body = helper.make_graph(nodes, "body", taken, [value("g2", [], TensorProto.BOOL), value("v2", [2])])
         functions.append(function(f"f{i}", [node("Loop", "n go a", "b", body=body)], "a n go"))
     return model(functions, node(f"f{levels}", "x n go", "h", domain="c"))
 
@@ -83,10 +83,10 @@ def loops(levels: int) -> onnx.ModelProto:
 def constants(calls: int, size: int) -> onnx.ModelProto:
     """A function with a constant of so many bytes, called so often."""
     zeros = numpy_helper.from_array(np.zeros(size // 4, np.float32))
-    made = [node("Constant", "", "k", value=zeros), node("ReduceMax", "k", "m", keepdims=0), node("Add", "a m", "b")]
+    nodes = [node("Constant", "", "k", value=zeros), node("ReduceMax", "k", "m", keepdims=0), node("Add", "a m", "b")]
     names = ["x", *(f"v{i}" for i in range(1, calls)), "h"]
     chain = [node("f", p, q, domain="c") for p, q in zip(names, names[1:], strict=False)]
-    return model([function("f", made)], *chain)
+    return model([function("f", nodes)], *chain)
 
 
 def circle(across: str) -> onnx.ModelProto:
@@ -112,8 +112,8 @@ HOSTILE = {
 
 
 def infer(provider: str):
-    def way(made: onnx.ModelProto) -> float:
-        session = InferenceSession(made.SerializeToString(), providers=[provider])
+    def way(proto: onnx.ModelProto) -> float:
+        session = InferenceSession(proto.SerializeToString(), providers=[provider])
         return float(session.run(None, {"x": np.array([1, 3], np.float32)})[0])
 
     return way
@@ -122,18 +122,18 @@ def infer(provider: str):
 WAYS = {provider: infer(provider) for provider in PROVIDERS}
 
 
-def _trainer(made: onnx.ModelProto) -> ORTTrainer:
+def _trainer(proto: onnx.ModelProto) -> ORTTrainer:
     described = {"inputs": [("x", [2])], "outputs": [("y", [], True)]}
-    return ORTTrainer(made, described, optim.SGDConfig(lr=0.1), options=ORTTrainerOptions({"device": {"id": "cpu"}}))
+    return ORTTrainer(proto, described, optim.SGDConfig(lr=0.1), options=ORTTrainerOptions({"device": {"id": "cpu"}}))
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("way", [*WAYS, "load_onnx", "training"])
 def test_functions_that_come_to_too_much_are_refused_before_anyone_inlines_them(hostile, way):
     build, says = HOSTILE[hostile]
-    made = build()
+    proto = build()
     with pytest.raises(GraphError, match=says):
-        {**WAYS, "load_onnx": load_onnx, "training": _trainer}[way](made)
+        {**WAYS, "load_onnx": load_onnx, "training": _trainer}[way](proto)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -167,16 +167,16 @@ def test_a_number_that_no_message_holds_is_named():
 
 
 def test_the_user_sets_how_many_nodes_functions_may_come_to(monkeypatch):
-    made = handed_on(4)
+    proto = handed_on(4)
     monkeypatch.setenv(NODE_LIMIT, "31")
-    check_expansion(made, "the model")
+    check_expansion(proto, "the model")
     monkeypatch.setenv(NODE_LIMIT, "30")
     with pytest.raises(GraphError, match=rf"(?s)expand to 31 calls.*more than 30.*set {NODE_LIMIT}"):
-        check_expansion(made, "the model")
+        check_expansion(proto, "the model")
     for wish in ("none", "0", "-1", "3.5"):
         monkeypatch.setenv(NODE_LIMIT, wish)
         with pytest.raises(OptionError, match=f"{NODE_LIMIT} is '{wish}'"):
-            check_expansion(made, "the model")
+            check_expansion(proto, "the model")
 
 
 def test_subgraphs_may_lie_in_each_other_up_to_the_limit():

@@ -26,7 +26,7 @@ def sparse(values=VALUES, indices=PLACES, dims=(2, 3)):
 
 def model(tensor, where="initializer"):
     """y = x + w in the main graph, in a branch, or in a function."""
-    made = onnx.parser.parse_model("""
+    proto = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20, "own" : 1]>
         g (float[2, 3] x, bool c) => (float[2, 3] y) { }
         <domain: "own", opset_import: ["" : 20]> added (x) => (y) { y = Identity(x) }
@@ -34,21 +34,21 @@ def model(tensor, where="initializer"):
     constant = helper.make_node("Constant", [], ["w"], sparse_value=tensor)
     add = helper.make_node("Add", ["x", "w"], ["y"])
     if where == "initializer":
-        made.graph.sparse_initializer.append(tensor)
-        made.graph.node.append(add)
+        proto.graph.sparse_initializer.append(tensor)
+        proto.graph.node.append(add)
     elif where == "constant":
-        made.graph.node.extend([constant, add])
+        proto.graph.node.extend([constant, add])
     elif where == "branch":
         out = helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 3])
         then = helper.make_graph([helper.make_node("Add", ["x", "w"], ["z"])], "then", [], [out])
         then.sparse_initializer.append(tensor)
         other = helper.make_graph([helper.make_node("Neg", ["x"], ["z"])], "other", [], [out])
-        made.graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other))
+        proto.graph.node.append(helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other))
     else:
-        del made.functions[0].node[:]
-        made.functions[0].node.extend([constant, add])
-        made.graph.node.append(helper.make_node("added", ["x"], ["y"], domain="own"))
-    return made
+        del proto.functions[0].node[:]
+        proto.functions[0].node.extend([constant, add])
+        proto.graph.node.append(helper.make_node("added", ["x"], ["y"], domain="own"))
+    return proto
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

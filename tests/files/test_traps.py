@@ -21,14 +21,14 @@ def test_guards_are_valid_in_every_operator_set(opset):
         [value("i", [], INT64), value("go", [], TensorProto.BOOL), value("c", [2], INT64)],
         [value("g", [], TensorProto.BOOL), value("n", [2], INT64)],
     )  # fmt: skip
-    made = onnx.ModelProto.FromString(
+    proto = onnx.ModelProto.FromString(
         file([node("Loop", "m yes x", "y", body=body)], [value("x", [2], INT64), value("d", [2], INT64)],
              [value("y", [2], INT64)], [const("m", 3), const("yes", True, np.bool_)], opset)
     )  # fmt: skip
-    assert guard(made)
+    assert guard(proto)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(made.SerializeToString(), options)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
     feeds = {"x": np.array([80, 9]), "d": np.array([2, 3])}
     np.testing.assert_array_equal(session.run(None, feeds)[0], [10, 0])
     with pytest.raises(Exception, match="integer division"):

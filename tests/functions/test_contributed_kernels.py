@@ -29,7 +29,7 @@ def weights(*shape):
     return RNG.integers(-64, 64, shape, np.int8, endpoint=True)
 
 
-def one(value, kind=np.float32):
+def scalar(value, kind=np.float32):
     return np.array(value, kind)
 
 
@@ -90,19 +90,19 @@ def check(*rows):
 
 def test_products_of_whole_numbers():
     a, b, column = whole(2, 3, 8), weights(8, 5), real(5, low=0.01, high=0.1)
-    zero, zeros = one(120, np.uint8), whole(5, kind=np.int8)
-    gemm = [whole(3, 8), one(0.02), zero, b, one(0.05), one(3, np.int8)]
+    zero, zeros = scalar(120, np.uint8), whole(5, kind=np.int8)
+    gemm = [whole(3, 8), scalar(0.02), zero, b, scalar(0.05), scalar(3, np.int8)]
     c = RNG.integers(-500, 500, (3, 5)).astype(np.int32)
     check(
-        ("MatMulIntegerToFloat", [a, b, one(0.1), one(0.05)], {}),
-        ("MatMulIntegerToFloat", [a, b, one(0.1), column, zero, zeros, real(5)], {}),
-        ("DynamicQuantizeMatMul", [real(2, 3, 8), b, one(0.05)], {"tolerance": 0.05}),
+        ("MatMulIntegerToFloat", [a, b, scalar(0.1), scalar(0.05)], {}),
+        ("MatMulIntegerToFloat", [a, b, scalar(0.1), column, zero, zeros, real(5)], {}),
+        ("DynamicQuantizeMatMul", [real(2, 3, 8), b, scalar(0.05)], {"tolerance": 0.05}),
         ("DynamicQuantizeMatMul", [real(2, 3, 8), b, column, zeros, real(5)], {"tolerance": 0.1}),
         ("QGemm", gemm, {}),
-        ("QGemm", [*gemm, c, one(0.3), zero], {"alpha": 2.0}),
+        ("QGemm", [*gemm, c, scalar(0.3), zero], {"alpha": 2.0}),
         (
             "QGemm",
-            [whole(8, 3), one(0.02), zero, whole(5, 8), one(0.03), zero, None, one(0.4), zero],
+            [whole(8, 3), scalar(0.02), zero, whole(5, 8), scalar(0.03), zero, None, scalar(0.4), zero],
             {"transA": 1, "transB": 1},
         ),
     )
@@ -110,32 +110,44 @@ def test_products_of_whole_numbers():
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_elementwise_operators_on_quantised_numbers(kind):
-    scale, zero, other = one(0.03), one(5, kind), one(7, kind)
+    scale, zero, other = scalar(0.03), scalar(5, kind), scalar(7, kind)
     x, y = whole(2, 3, 4, kind=kind), whole(3, 1, kind=kind)
     check(
-        ("QLinearAdd", [x, scale, zero, y, one(0.05), other, one(0.07), zero], {}),
-        ("QLinearMul", [x, scale, zero, y, one(0.05), zero, one(0.2), other], {}),
-        ("QLinearSigmoid", [x, fixed(scale), fixed(zero), fixed(one(1 / 256)), fixed(zero)], {}),
-        ("QLinearLeakyRelu", [x, fixed(scale), fixed(zero), fixed(one(0.04)), fixed(other)], {"alpha": 0.2}),
-        ("QLinearSoftmax", [x, fixed(scale), fixed(zero), fixed(one(1 / 256)), fixed(zero)], {"axis": -1, "opset": 13}),
-        ("QLinearSoftmax", [x, fixed(scale), fixed(zero), fixed(one(1 / 256)), fixed(zero)], {"axis": 1, "opset": 12}),
-        ("QLinearConcat", [scale, zero, x, one(0.02), other, whole(2, 1, 4, kind=kind), one(0.06), zero], {"axis": 1}),
-        ("QLinearWhere", [x > 20, x, scale, zero, y, one(0.05), other, one(0.06), zero], {}),
+        ("QLinearAdd", [x, scale, zero, y, scalar(0.05), other, scalar(0.07), zero], {}),
+        ("QLinearMul", [x, scale, zero, y, scalar(0.05), zero, scalar(0.2), other], {}),
+        ("QLinearSigmoid", [x, fixed(scale), fixed(zero), fixed(scalar(1 / 256)), fixed(zero)], {}),
+        ("QLinearLeakyRelu", [x, fixed(scale), fixed(zero), fixed(scalar(0.04)), fixed(other)], {"alpha": 0.2}),
+        (
+            "QLinearSoftmax",
+            [x, fixed(scale), fixed(zero), fixed(scalar(1 / 256)), fixed(zero)],
+            {"axis": -1, "opset": 13},
+        ),
+        (
+            "QLinearSoftmax",
+            [x, fixed(scale), fixed(zero), fixed(scalar(1 / 256)), fixed(zero)],
+            {"axis": 1, "opset": 12},
+        ),
+        (
+            "QLinearConcat",
+            [scale, zero, x, scalar(0.02), other, whole(2, 1, 4, kind=kind), scalar(0.06), zero],
+            {"axis": 1},
+        ),
+        ("QLinearWhere", [x > 20, x, scale, zero, y, scalar(0.05), other, scalar(0.06), zero], {}),
     )
 
 
 def test_pools_and_convolutions_of_quantised_images():
-    scale, zero = one(0.03), one(100, np.uint8)
+    scale, zero = scalar(0.03), scalar(100, np.uint8)
     x, w = whole(2, 4, 7, 6), weights(6, 4, 3, 3)
-    conv = [fixed(one(0.02)), fixed(one(0, np.int8)), fixed(one(0.4)), fixed(zero)]
+    conv = [fixed(scalar(0.02)), fixed(scalar(0, np.int8)), fixed(scalar(0.4)), fixed(zero)]
     bias = RNG.integers(-400, 400, 6).astype(np.int32)
     moved = np.ascontiguousarray(x.transpose(0, 2, 3, 1))
     window = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
     check(
-        ("QLinearAveragePool", [x, scale, zero, one(0.02), zero], {"kernel_shape": [2, 2]}),
-        ("QLinearAveragePool", [moved, scale, zero, one(0.02), zero], {"channels_last": 1, **window}),
-        ("QLinearGlobalAveragePool", [x, scale, zero, one(0.02), zero], {"channels_last": 0}),
-        ("QLinearGlobalAveragePool", [moved, scale, zero, one(0.02), zero], {"channels_last": 1}),
+        ("QLinearAveragePool", [x, scale, zero, scalar(0.02), zero], {"kernel_shape": [2, 2]}),
+        ("QLinearAveragePool", [moved, scale, zero, scalar(0.02), zero], {"channels_last": 1, **window}),
+        ("QLinearGlobalAveragePool", [x, scale, zero, scalar(0.02), zero], {"channels_last": 0}),
+        ("QLinearGlobalAveragePool", [moved, scale, zero, scalar(0.02), zero], {"channels_last": 1}),
         ("NhwcMaxPool", [moved], window),
         ("NhwcMaxPool", [whole(1, 5, 5, 3, kind=np.int8)], {"kernel_shape": [2, 2]}),
         (
@@ -245,9 +257,9 @@ def test_a_gather_of_blocks_of_open_sizes_is_written_in_standard_operators(whole
 def test_quantisation_to_16_bits():
     x = real(3, 4, high=30)
     for kind in (np.uint8, np.int8, np.uint16, np.int16):
-        check(("DequantizeLinear", [whole(3, 4, kind=kind), one(0.05), one(9, kind)], {}))
+        check(("DequantizeLinear", [whole(3, 4, kind=kind), scalar(0.05), scalar(9, kind)], {}))
     check(
-        ("QuantizeLinear", [x, one(0.05), one(9, np.uint8)], {}),
+        ("QuantizeLinear", [x, scalar(0.05), scalar(9, np.uint8)], {}),
         ("QuantizeLinear", [x, real(4, low=0.1), whole(4)], {"axis": 1}),
     )
 
@@ -281,8 +293,8 @@ def test_embeddings_of_quantised_tables():
     tables = [fixed(whole(n, 8)) for n in (20, 10, 2)]
     vectors = [fixed(whole(8)) for _ in range(2)]
     scales, zeros = (
-        [fixed(one(s)) for s in (0.02, 0.01, 0.03, 0.01, 0.02)],
-        [fixed(one(z, np.uint8)) for z in (128, 120, 130, 10, 99)],
+        [fixed(scalar(s)) for s in (0.02, 0.01, 0.03, 0.01, 0.02)],
+        [fixed(scalar(z, np.uint8)) for z in (128, 120, 130, 10, 99)],
     )
     ids, kinds = RNG.integers(0, 20, (2, 6)).astype(np.int32), RNG.integers(0, 2, (2, 6)).astype(np.int32)
     mask = (np.arange(6) < np.array([[6], [4]])).astype(np.int32)
@@ -315,11 +327,11 @@ def test_attention_with_one_projection():
                 whole(2, 5, 16),
                 fixed(weights(16, 48)),
                 fixed(b),
-                one(0.01),
-                fixed(one(0.02)),
+                scalar(0.01),
+                fixed(scalar(0.02)),
                 lengths,
-                one(128, np.uint8),
-                fixed(one(0, np.int8)),
+                scalar(128, np.uint8),
+                fixed(scalar(0, np.int8)),
             ],
             heads,
         ),
@@ -454,8 +466,8 @@ def test_matrices_and_lists():
         ("Inverse", [real(2, 3, 4, 4) + 2 * np.eye(4, dtype=np.float32)[::-1]], {"tolerance": 1e-3}),
         ("Trilu", [real(3, 4), fixed(np.array(1))], {"upper": 0}),
         ("GatherND", [real(3, 4, 5), np.array([[0, 1], [2, 3]])], {}),
-        ("Pad", [real(2, 3), fixed(np.array([1, 0, 2, 1])), fixed(one([0.5]))], {}),
-        ("Range", [fixed(one(1.0)), fixed(one(5.5)), fixed(one(0.5))], {}),
+        ("Pad", [real(2, 3), fixed(np.array([1, 0, 2, 1])), fixed(scalar([0.5]))], {}),
+        ("Range", [fixed(scalar(1.0)), fixed(scalar(5.5)), fixed(scalar(0.5))], {}),
         ("Range", [fixed(np.array([2])), fixed(np.array([7]))], {}),
         ("ExpandDims", [real(2, 3), fixed(np.array(1, np.int32))], {}),
         ("Unique", [np.float32([2, 1, 1, 3, 4, 3])], {"outputs": 3}),

@@ -28,17 +28,17 @@ def run(op_type: str, *arrays: Any, outputs: int = 1, **attributes: Any) -> list
     ]  # fmt: skip
     model = new_model([v for v in values if v is not None], op_type)
     op = Builder(model.graph)
-    made = op.composite(op_type, *values, outputs=outputs, **attributes)
-    made = list(made) if isinstance(made, tuple) else [made]
+    results = op.composite(op_type, *values, outputs=outputs, **attributes)
+    results = list(results) if isinstance(results, tuple) else [results]
     mask = attributes.get("output_mask", [1] * outputs)
-    model.graph.outputs.extend(v for v, kept in zip(made, mask, strict=True) if kept)
+    model.graph.outputs.extend(v for v, selected in zip(results, mask, strict=True) if selected)
     promised = [(v.dtype, tuple(v.shape)) for v in model.graph.outputs]
     plain = inline_all(model)
     assert [(v.dtype, tuple(v.shape)) for v in plain.graph.outputs] == promised
     assert all(node.domain != DOMAIN for node in plain.graph)
     feeds = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
     got = iter(ReferenceEvaluator(ir.to_proto(plain), new_ops=CORRECTED).run(None, feeds))
-    return [np.asarray(next(got)) if kept else None for kept in mask]
+    return [np.asarray(next(got)) if selected else None for selected in mask]
 
 
 def check(got: Sequence[np.ndarray | None], *expected: torch.Tensor | None) -> None:
@@ -102,13 +102,13 @@ def test_hardtanh(rng: np.random.Generator) -> None:
 def test_losses_of_pairs(rng: np.random.Generator, delta: float) -> None:
     x = np.concatenate([3 * rng.standard_normal(20), [-delta, 0.0, delta, np.inf, -np.inf, np.nan]])
     target = np.concatenate([rng.standard_normal(20), np.zeros(6)])
-    dy, one = rng.standard_normal(26), rng.standard_normal(1)
+    dy, scale = rng.standard_normal(26), rng.standard_normal(1)
     functional, pair = torch.nn.functional, t(x, target)
     check(run("SquaredError", x, target), functional.mse_loss(*pair, reduction="none"))
     check(run("Huber", x, target, delta=delta), functional.huber_loss(*pair, "none", delta))
     smooth = functional.smooth_l1_loss(*pair, reduction="none", beta=delta)
     check(run("Huber", x, target, delta=delta, unit_slope=1), smooth)
-    for adjoint in (dy, one):
+    for adjoint in (dy, scale):
         whole = torch.tensor(adjoint).expand(26)
         check(run("SquaredErrorGrad", adjoint, x, target), aten.mse_loss_backward(whole, *pair, 0))
         check(run("HuberGrad", adjoint, x, target, delta=delta), aten.huber_loss_backward(whole, *pair, 0, delta))
@@ -180,13 +180,13 @@ def test_linear_cross_entropy_makes_its_own_gradient(
     scores = torch.nn.functional.linear(hidden, weight, bias)
     loss = torch.nn.functional.cross_entropy(scores, torch.tensor(labels), reduction=reduction)
     loss.backward()
-    given = arrays[1] if transposed else np.ascontiguousarray(arrays[1].T)
-    found = run(
-        "LinearCrossEntropy", arrays[0], labels, given, arrays[2], outputs=4, transB=transposed, reduction=reduction,
+    stored = arrays[1] if transposed else np.ascontiguousarray(arrays[1].T)
+    results = run(
+        "LinearCrossEntropy", arrays[0], labels, stored, arrays[2], outputs=4, transB=transposed, reduction=reduction,
         ignore_index=-100,
     )  # fmt: skip
     assert weight.grad is not None
-    check(found, loss, hidden.grad, weight.grad if transposed else weight.grad.T, bias.grad)
+    check(results, loss, hidden.grad, weight.grad if transposed else weight.grad.T, bias.grad)
     unit, dy = rng.standard_normal((2, 3)), np.array(0.5)
     check(run("ScaleGrad", unit, dy), torch.tensor(unit * 0.5))
 
@@ -261,10 +261,10 @@ def test_embedding_grad(rng: np.random.Generator, padding_idx: int) -> None:
 def test_embedding_grad_of_vectors_and_of_one_row(rng: np.random.Generator) -> None:
     dy, ids = rng.standard_normal(5), np.array([1, 0, 1, 1, 3])
     check(run("EmbeddingGrad", dy, ids, rows=4), torch.zeros(4).double().index_add(0, *t(ids, dy)))
-    row, one = rng.standard_normal(3), np.array(2)
+    row, index = rng.standard_normal(3), np.array(2)
     expected = torch.zeros(4, 3).double()
     expected[2] = torch.tensor(row)
-    check(run("EmbeddingGrad", row, one, rows=4), expected)
+    check(run("EmbeddingGrad", row, index, rows=4), expected)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -482,13 +482,13 @@ def test_forward_composites(rng: np.random.Generator) -> None:
     check(run("Through", w, q, w + 1, q + 1, v, v + 1, outputs=2, results=2), torch.tensor(w), torch.tensor(q))
 
 
-@pytest.mark.parametrize("kept", [[], [0], [4], [1, 2, 4], [0, 1, 2, 3, 4]])
-def test_selected_rows_come_first_and_in_order(kept: list[int]) -> None:
-    keep = np.isin(np.arange(5), kept)
-    for bucket in range(max(len(kept), 1), 6):
+@pytest.mark.parametrize("chosen", [[], [0], [4], [1, 2, 4], [0, 1, 2, 3, 4]])
+def test_selected_rows_come_first_and_in_order(chosen: list[int]) -> None:
+    keep = np.isin(np.arange(5), chosen)
+    for bucket in range(max(len(chosen), 1), 6):
         (got,) = run("SelectRows", keep, bucket=bucket)
-        others = [i for i in range(5) if i not in kept]
-        assert got.tolist() == (kept + others)[:bucket]
+        others = [i for i in range(5) if i not in chosen]
+        assert got.tolist() == (chosen + others)[:bucket]
 
 
 def test_rows_are_packed_and_put_back(rng: np.random.Generator) -> None:

@@ -37,20 +37,20 @@ def test_onnxruntime_computes_the_same_from_functions_as_the_evaluator_from_bodi
     wanted = graph.evaluator(outputs)()
     graph.model.graph.outputs.clear()
     graph.model.graph.outputs.extend(dict.fromkeys(outputs))
-    made = with_local_functions(rebuild(graph.model))
-    assert {n.op_type for n in made.graph if n.domain == DOMAIN} == {f.name for f in made.functions.values()} - {
-        n.op_type for f in made.functions.values() for n in f
+    model = with_local_functions(rebuild(graph.model))
+    assert {n.op_type for n in model.graph if n.domain == DOMAIN} == {f.name for f in model.functions.values()} - {
+        n.op_type for f in model.functions.values() for n in f
     }
-    found = dict(zip(dict.fromkeys(outputs), run(made, graph.feeds), strict=True))
+    results = dict(zip(dict.fromkeys(outputs), run(model, graph.feeds), strict=True))
     for value, expected in zip(outputs, wanted, strict=True):
-        np.testing.assert_allclose(found[value], expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
+        np.testing.assert_allclose(results[value], expected, rtol=1e-4, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
 def model_of(make, **shapes):
     inputs = [ir.Value(name=n, shape=ir.Shape(s), type=ir.TensorType(ir.DataType.FLOAT)) for n, s in shapes.items()]
     model = new_model(inputs, "test")
-    made = make(Builder(model.graph), *inputs)
-    model.graph.outputs.extend(made if isinstance(made, tuple) else (made,))
+    results = make(Builder(model.graph), *inputs)
+    model.graph.outputs.extend(results if isinstance(results, tuple) else (results,))
     return model
 
 
@@ -59,9 +59,9 @@ def test_each_form_is_an_overload_and_equal_forms_share_one():
         first = op.composite("GeluGrad", x, x)
         return first, op.composite("GeluGrad", x, first), op.composite("GeluGrad", y, y)
 
-    made = with_local_functions(model_of(make, x=[3], y=[2, 2]))
-    assert [(f.name, f.overload) for f in made.functions.values()] == [("GeluGrad", ""), ("GeluGrad", "1")]
-    assert [n.overload for n in made.graph] == ["", "", "1"]
+    model = with_local_functions(model_of(make, x=[3], y=[2, 2]))
+    assert [(f.name, f.overload) for f in model.functions.values()] == [("GeluGrad", ""), ("GeluGrad", "1")]
+    assert [n.overload for n in model.graph] == ["", "", "1"]
 
 
 def test_the_model_given_stays_as_it_is(rng):

@@ -23,10 +23,16 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--way", action="append", choices=list(WAYS), help="only these ways in")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-failures"), help="where files of bad cases are kept")
-    given = parser.parse_args()
-    found = fuzz(given.seed, range(given.first, given.first + given.count), given.workers, given.way, given.keep)
-    print(table(found))
-    return 1 if any(one.bad for one in found) else 0
+    arguments = parser.parse_args()
+    outcomes = fuzz(
+        arguments.seed,
+        range(arguments.first, arguments.first + arguments.count),
+        arguments.workers,
+        arguments.way,
+        arguments.keep,
+    )
+    print(table(outcomes))
+    return 1 if any(outcome.bad for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -21,17 +21,17 @@ _UNREADABLE = (ValueError, TypeError, AttributeError, onnx.checker.ValidationErr
 
 def damaged(proto: Proto, rng: Rng) -> bytes:
     """The file after one to three changes; bytes flipped in some."""
-    made = Proto()
-    made.CopyFrom(proto)
+    mutant = Proto()
+    mutant.CopyFrom(proto)
     for _ in range(int(rng.integers(1, 4))):
         changes = OWN if rng.random() < 0.5 else FIELDS
-        changes[int(rng.integers(len(changes)))](made, rng)
-    return mutate(made, rng) if rng.random() < 0.15 else made.SerializeToString()
+        changes[int(rng.integers(len(changes)))](mutant, rng)
+    return mutate(mutant, rng) if rng.random() < 0.15 else mutant.SerializeToString()
 
 
 def hostile_feeds(feeds: dict[str, np.ndarray], rng: Rng) -> dict[str, np.ndarray]:
     """The batch with numbers in it that no index, count or divisor should be."""
-    found = {}
+    arrays = {}
     for name, array in feeds.items():
         array = array.copy()
         if array.size and rng.random() < 0.4:
@@ -39,8 +39,8 @@ def hostile_feeds(feeds: dict[str, np.ndarray], rng: Rng) -> dict[str, np.ndarra
             numbers = [-1, 0, 7, limits.min, limits.max] if limits else [0.0, -1.0, np.inf, np.nan, 1e30, -1e9]
             if array.dtype.kind in "iuf":
                 array.reshape(-1)[int(rng.integers(array.size))] = numbers[int(rng.integers(len(numbers)))]
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _integers(proto: Proto) -> list[onnx.TensorProto]:
@@ -126,9 +126,11 @@ def computed(proto: Proto, rng: Rng) -> None:
     at = list(proto.graph.node).index(reader[0])
     fresh = f"computed{rng.integers(1 << 30)}"
     kind = int(rng.integers(4))
-    made = [helper.make_node(("Add", "Mul", "Sub", "Identity")[kind], [name, name][: 1 if kind == 3 else 2], [fresh])]
+    new_nodes = [
+        helper.make_node(("Add", "Mul", "Sub", "Identity")[kind], [name, name][: 1 if kind == 3 else 2], [fresh])
+    ]
     reader[0].input[reader[1]] = fresh
-    nodes = [*proto.graph.node[:at], *made, *proto.graph.node[at:]]
+    nodes = [*proto.graph.node[:at], *new_nodes, *proto.graph.node[at:]]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
 
@@ -172,20 +174,20 @@ def asks_for_much(proto: Proto, rng: Rng) -> None:
     else:
         nodes = [("OneHot", [const("i", [0, 1]), const("d", many), const("v", [0, 1], np.float32)], {})]
     ((op_type, inputs, attributes),) = nodes
-    made = [
+    new_nodes = [
         helper.make_node(op_type, inputs, [out], **attributes),
         helper.make_node("Cast", [out], [f"{out}_f"], to=1),
         helper.make_node("ReduceMean", [f"{out}_f"], [f"{out}_y"], keepdims=0),
     ]
     if rng.random() < 0.5:
-        made = made[::1]
+        new_nodes = new_nodes[::1]
     rest = list(proto.graph.node)
     # It counts where the last node reads it.
     if rest and len(rest[-1].input):
-        made.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_y"], [f"{out}_used"]))
+        new_nodes.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_y"], [f"{out}_used"]))
         rest[-1].input[0] = f"{out}_used"
     del proto.graph.node[:]
-    proto.graph.node.extend([*rest[:-1], *made, *rest[-1:]])
+    proto.graph.node.extend([*rest[:-1], *new_nodes, *rest[-1:]])
 
 
 def looped(proto: Proto, rng: Rng) -> None:
@@ -198,25 +200,25 @@ def looped(proto: Proto, rng: Rng) -> None:
         numpy_helper.from_array(np.array(True), f"{out}_c"),
         numpy_helper.from_array(np.array([0.5], np.float32), f"{out}_s"),
     ]
-    made = []
+    new_nodes = []
     m = f"{out}_m"
     if rng.random() < 0.5 and len(proto.graph.input):
         # Computed from an input, so that no check of the file knows it.
-        made = [
+        new_nodes = [
             helper.make_node("Shape", [proto.graph.input[0].name], [f"{out}_shape"]),
             helper.make_node("ReduceSum", [f"{out}_shape"], [f"{out}_sum"], keepdims=0),
             helper.make_node("Mul", [f"{out}_sum", f"{out}_sum"], [f"{out}_sq"]),
             helper.make_node("Max", [f"{out}_sq", m], [f"{out}_m2"]),
         ]
         m = f"{out}_m2"
-    made.append(helper.make_node("Loop", [m, f"{out}_c", f"{out}_s"], [f"{out}_y"], body=body))
+    new_nodes.append(helper.make_node("Loop", [m, f"{out}_c", f"{out}_s"], [f"{out}_y"], body=body))
     rest = list(proto.graph.node)
     if rest and len(rest[-1].input):
-        made.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_y"], [f"{out}_used"]))
+        new_nodes.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_y"], [f"{out}_used"]))
         rest[-1].input[0] = f"{out}_used"
     proto.graph.initializer.extend(stored)
     del proto.graph.node[:]
-    proto.graph.node.extend([*rest[:-1], *made, *rest[-1:]])
+    proto.graph.node.extend([*rest[:-1], *new_nodes, *rest[-1:]])
 
 
 def _body(out: str, depth: int, count: int) -> onnx.GraphProto:
@@ -249,26 +251,26 @@ def divided(proto: Proto, rng: Rng) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.array([b], dtype), f"{out}_b"))
     op_type = _pick(rng, ["Div", "Mod"])
     extra = {"fmod": 1} if op_type == "Mod" and rng.random() < 0.3 else {}
-    divisor, made = f"{out}_b", []
+    divisor, new_nodes = f"{out}_b", []
     if rng.random() < 0.5 and len(proto.graph.input):
         name = proto.graph.input[0].name
-        made = [
+        new_nodes = [
             helper.make_node("Size", [name], [f"{out}_n"]),
             helper.make_node("Sub", [f"{out}_n", f"{out}_n"], [f"{out}_0"]),
             helper.make_node("Cast", [f"{out}_0"], [f"{out}_z"], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype))),
             helper.make_node("Add", [f"{out}_b", f"{out}_z"], [f"{out}_b2"]),
         ]
         divisor = f"{out}_b2"
-    made += [
+    new_nodes += [
         helper.make_node(op_type, [f"{out}_a", divisor], [f"{out}_q"], **extra),
         helper.make_node("Cast", [f"{out}_q"], [f"{out}_f"], to=1),
     ]
     rest = list(proto.graph.node)
     if rest and len(rest[-1].input):
-        made.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_f"], [f"{out}_used"]))
+        new_nodes.append(helper.make_node("Mul", [rest[-1].input[0], f"{out}_f"], [f"{out}_used"]))
         rest[-1].input[0] = f"{out}_used"
     del proto.graph.node[:]
-    proto.graph.node.extend([*rest[:-1], *made, *rest[-1:]])
+    proto.graph.node.extend([*rest[:-1], *new_nodes, *rest[-1:]])
 
 
 def chained(proto: Proto, rng: Rng) -> None:
@@ -288,11 +290,11 @@ def chained(proto: Proto, rng: Rng) -> None:
     proto.opset_import.append(helper.make_opsetid("chain", 1))
     last = proto.graph.node[-1] if len(proto.graph.node) else None
     if last is not None and len(last.input):
-        made = helper.make_node(functions[-1].name, [last.input[0]], ["chained"], domain="chain")
+        caller = helper.make_node(functions[-1].name, [last.input[0]], ["chained"], domain="chain")
         rest = list(proto.graph.node)
         rest[-1].input[0] = "chained"
         del proto.graph.node[:]
-        proto.graph.node.extend([*rest[:-1], made, rest[-1]])
+        proto.graph.node.extend([*rest[:-1], caller, rest[-1]])
 
 
 def in_branch(proto: Proto, rng: Rng) -> None:
@@ -301,27 +303,27 @@ def in_branch(proto: Proto, rng: Rng) -> None:
     at = int(rng.integers(len(nodes))) if nodes else 0
     if not nodes or len(nodes[at].output) != 1 or any(a.HasField("g") for a in nodes[at].attribute):
         return
-    one, name = nodes[at], nodes[at].output[0]
+    node, name = nodes[at], nodes[at].output[0]
     graphs = []
     for branch in ("then_branch", "else_branch"):
         inner = onnx.NodeProto()
-        inner.CopyFrom(one)
+        inner.CopyFrom(node)
         inner.output[0] = f"{name}_{branch}"
         result = onnx.ValueInfoProto(name=inner.output[0])
         result.type.tensor_type.elem_type = 1
         graphs.append(helper.make_graph([inner], branch, [], [result]))
     cond = f"cond{rng.integers(1 << 30)}"
-    made = []
+    new_nodes = []
     if rng.random() < 0.5 and len(proto.graph.input):
         source = proto.graph.input[0].name
-        made = [
+        new_nodes = [
             helper.make_node("Size", [source], [f"{cond}_n"]),
             helper.make_node("Cast", [f"{cond}_n"], [cond], to=9),
         ]
     else:
         proto.graph.initializer.append(numpy_helper.from_array(np.array(rng.random() < 0.5), cond))
-    made.append(helper.make_node("If", [cond], [name], then_branch=graphs[0], else_branch=graphs[1]))
-    nodes[at : at + 1] = made
+    new_nodes.append(helper.make_node("If", [cond], [name], then_branch=graphs[0], else_branch=graphs[1]))
+    nodes[at : at + 1] = new_nodes
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
 

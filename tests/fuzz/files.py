@@ -42,10 +42,10 @@ def _of_sample(sample: Sample, rng: Rng) -> File:
         batch["unused"] = np.zeros(1, np.float32)
     outputs = [f"y{i}" for i in range(sample.outputs)]
     attributes = {key: list(v) if isinstance(v, tuple) else v for key, v in sample.attributes.items()}
-    made = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **attributes)
+    operation = helper.make_node(sample.op_type, names, outputs, domain=sample.domain, **attributes)
     weight = numpy_helper.from_array(np.ones(1, np.float32), "weight")
     nodes = [
-        made,
+        operation,
         node("Cast", "y0", "f", to=1),
         node("Mul", "f weight", "g"),
         node("ReduceMean", "g", _LOSS, keepdims=0),
@@ -116,5 +116,5 @@ SOURCES: list[Any] = [
 
 def make(rng: Rng) -> File:
     """A valid file of a kind taken by chance."""
-    made: File = SOURCES[int(rng.integers(len(SOURCES)))](rng)
-    return made
+    file: File = SOURCES[int(rng.integers(len(SOURCES)))](rng)
+    return file

@@ -27,7 +27,7 @@ def _model(
     nodes: list[Any], stored: dict[str, Any], shape: Any = (2,), dtype: int = _FLOAT, out: int = _FLOAT, **more: Any
 ) -> Made:
     """x -> y, with a weight so that there is something to train."""
-    made = [
+    protos = [
         n
         if isinstance(n, onnx.NodeProto)
         else helper.make_node(n[0], n[1].split(), n[2].split(), **(n[3] if len(n) > 3 else {}))
@@ -36,7 +36,7 @@ def _model(
     initializers = [
         numpy_helper.from_array(np.asarray(v), k) for k, v in {"w": np.ones(1, np.float32), **stored}.items()
     ]
-    graph = helper.make_graph(made, "g", [_INFO("x", dtype, shape)], [_INFO("y", out, None)], initializers)
+    graph = helper.make_graph(protos, "g", [_INFO("x", dtype, shape)], [_INFO("y", out, None)], initializers)
     opsets = [helper.make_opsetid("", more.pop("opset", 17)), *more.pop("imports", [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, **more)
 
@@ -257,20 +257,20 @@ HANDMADE["pool_of_rank_two"] = lambda _: _conv("MaxPool", (1,), (3, 3), kernel_s
 
 @_file
 def stated_output_differs(_: Path) -> Made:
-    made = _conv("Conv", (1, 1, 2, 2), (1, 1, 3, 3))
-    made.graph.output[0].CopyFrom(_INFO("y", _FLOAT, [1, 1, 7, 7]))
-    made.graph.value_info.append(_INFO("q", _FLOAT, [9, 9]))
-    return made
+    proto = _conv("Conv", (1, 1, 2, 2), (1, 1, 3, 3))
+    proto.graph.output[0].CopyFrom(_INFO("y", _FLOAT, [1, 1, 7, 7]))
+    proto.graph.value_info.append(_INFO("q", _FLOAT, [9, 9]))
+    return proto
 
 
 def _external(location: str, **more: str) -> Made:
-    made = _model([("Mul", "x big", "q"), *_TAIL], {"big": np.ones(2, np.float32)})
-    tensor = next(t for t in made.graph.initializer if t.name == "big")
+    proto = _model([("Mul", "x big", "q"), *_TAIL], {"big": np.ones(2, np.float32)})
+    tensor = next(t for t in proto.graph.initializer if t.name == "big")
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     for key, text in {"location": location, **more}.items():
         tensor.external_data.add(key=key, value=text)
-    return made
+    return proto
 
 
 for _place in (
@@ -291,9 +291,9 @@ for _place in (
 
 @_file
 def stated_tensor_of_terabytes(_: Path) -> Made:
-    made = _model([("Mul", "x w", "q"), *_TAIL], {})
-    made.graph.initializer[0].dims[0] = 2**60
-    return made
+    proto = _model([("Mul", "x w", "q"), *_TAIL], {})
+    proto.graph.initializer[0].dims[0] = 2**60
+    return proto
 
 
 @_file
@@ -304,8 +304,8 @@ def nested_branches(_: Path) -> Made:
             n = helper.make_node("If", ["go"], [f"o{level}"], then_branch=branch(level - 1), else_branch=branch(0))
         return helper.make_graph([n], "b", [], [_INFO(f"o{level}", _FLOAT, [2])])
 
-    made = helper.make_node("If", ["go"], ["q"], then_branch=branch(25), else_branch=branch(0))
-    return _model([made, *_TAIL], {"go": np.array(True)})
+    branches = helper.make_node("If", ["go"], ["q"], then_branch=branch(25), else_branch=branch(0))
+    return _model([branches, *_TAIL], {"go": np.array(True)})
 
 
 @_file
@@ -413,11 +413,13 @@ def cast_to_nothing(_: Path) -> Made:
 @_file
 def cycle_of_functions(_: Path) -> Made:
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
-    made = [
+    functions = [
         helper.make_function("c", a, ["a"], ["b"], [helper.make_node(b, ["a"], ["b"], domain="c")], imports)
         for a, b in (("f", "g"), ("g", "f"))
     ]
-    return _model([helper.make_node("f", ["x"], ["q"], domain="c"), *_TAIL], {}, functions=made, imports=[imports[1]])
+    return _model(
+        [helper.make_node("f", ["x"], ["q"], domain="c"), *_TAIL], {}, functions=functions, imports=[imports[1]]
+    )
 
 
 @_file

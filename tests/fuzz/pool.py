@@ -133,7 +133,7 @@ def fuzz(
     scratch = Path(tempfile.mkdtemp(prefix="ontrain-fuzz-"))
 
     def work(_: int) -> list[Outcome]:
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         worker: _Worker | None = None
         while True:
             try:
@@ -151,15 +151,15 @@ def fuzz(
                 )
             if outcome.bad and keep is not None:
                 _keep(seed, outcome, scratch, keep)
-            found.append(outcome)
+            outcomes.append(outcome)
         if worker is not None:
             worker.end()
-        return found
+        return outcomes
 
     with ThreadPoolExecutor(workers) as pool:
-        found = [one for part in pool.map(work, range(workers)) for one in part]
+        outcomes = [outcome for part in pool.map(work, range(workers)) for outcome in part]
     shutil.rmtree(scratch, ignore_errors=True)
-    return sorted(found, key=lambda one: one.number)
+    return sorted(outcomes, key=lambda outcome: outcome.number)
 
 
 def _keep(seed: int, outcome: Outcome, scratch: Path, keep: Path) -> None:
@@ -174,19 +174,21 @@ def _keep(seed: int, outcome: Outcome, scratch: Path, keep: Path) -> None:
         shutil.copyfile(model, place / "model.onnx")
 
 
-def table(found: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[Outcome]) -> str:
     """Counts of outcomes by way in, and the bad ones."""
     lines = [f"{'way in':<24}{'runs':>6}{'right':>7}{'refused':>9}{'else':>6}  refused by class"]
     for way in [*WAYS, "all"]:
-        of = [one for one in found if way in ("all", one.way)]
+        of = [outcome for outcome in outcomes if way in ("all", outcome.way)]
         if not of:
             continue
-        classes = Counter(one.name for one in of if one.kind == "refused")
+        classes = Counter(outcome.name for outcome in of if outcome.kind == "refused")
         said = ", ".join(f"{name} {count}" for name, count in classes.most_common())
-        kinds = Counter(one.kind for one in of)
-        bad = sum(one.bad for one in of)
+        kinds = Counter(outcome.kind for outcome in of)
+        bad = sum(outcome.bad for outcome in of)
         lines.append(f"{way:<24}{len(of):>6}{kinds['right']:>7}{kinds['refused']:>9}{bad:>6}  {said}")
     lines += [
-        f"{one.number} {one.way}: {one.kind} {one.name} {one.text.partition(chr(10))[0]}" for one in found if one.bad
+        f"{outcome.number} {outcome.way}: {outcome.kind} {outcome.name} {outcome.text.partition(chr(10))[0]}"
+        for outcome in outcomes
+        if outcome.bad
     ]
     return "\n".join(lines)

@@ -12,10 +12,10 @@ CASES = 150
 
 @pytest.mark.slow
 def test_damaged_files_end_in_a_named_error_or_a_right_result():
-    found = fuzz(seed=1, numbers=range(CASES), workers=2, ways=None, keep=None)
-    assert len(found) == CASES
-    assert not [one for one in found if one.bad], table(found)
-    assert {one.way for one in found} == set(WAYS)
+    outcomes = fuzz(seed=1, numbers=range(CASES), workers=2, ways=None, keep=None)
+    assert len(outcomes) == CASES
+    assert not [outcome for outcome in outcomes if outcome.bad], table(outcomes)
+    assert {outcome.way for outcome in outcomes} == set(WAYS)
     # Neither is everything refused, nor is it only unread bytes that were damaged.
-    assert sum(one.kind == "refused" for one in found) > CASES // 4, table(found)
-    assert sum(one.kind == "right" for one in found) > CASES // 10, table(found)
+    assert sum(outcome.kind == "refused" for outcome in outcomes) > CASES // 4, table(outcomes)
+    assert sum(outcome.kind == "right" for outcome in outcomes) > CASES // 10, table(outcomes)

@@ -132,8 +132,8 @@ def test_an_archive_that_grows_when_it_is_unpacked_is_refused(tmp_path):
     path = tmp_path / "run.ort.pt"
     torch.save({"w": torch.zeros(1 << 20)}, tmp_path / "plain")
     with zipfile.ZipFile(tmp_path / "plain") as old, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as new:
-        for one in old.infolist():
-            new.writestr(one.filename, old.read(one))
+        for member in old.infolist():
+            new.writestr(member.filename, old.read(member))
     with pytest.raises(CheckpointError, match="larger than the file"):
         checkpoint.aggregate_checkpoints([path])
 
@@ -162,8 +162,8 @@ def test_external_data_larger_than_memory_is_not_read(tmp_path):
     from tests.fuzz.handmade import HANDMADE
 
     _giant(tmp_path / "data.bin")
-    made = HANDMADE["external_data.bin"](tmp_path)
-    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    proto = HANDMADE["external_data.bin"](tmp_path)
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     with pytest.raises(GraphError, match="needs 8"):
         load_onnx(tmp_path / "m.onnx")
 

@@ -54,11 +54,11 @@ def test_divisions_with_an_answer_have_it(provider, dtype, rng):
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     a = rng.integers(-99, 99, 64).astype(dtype)
     b = (rng.integers(1, 9, 64) * rng.choice([-1, 1], 64)).astype(dtype)
-    (found,) = InferenceSession(division("Div", kind), providers=[provider]).run(None, {"a": a, "b": b})
-    np.testing.assert_array_equal(found, [int(abs(x) // abs(y)) * (1 if (x < 0) == (y < 0) else -1)
+    (quotient,) = InferenceSession(division("Div", kind), providers=[provider]).run(None, {"a": a, "b": b})
+    np.testing.assert_array_equal(quotient, [int(abs(x) // abs(y)) * (1 if (x < 0) == (y < 0) else -1)
                                           for x, y in zip(a.tolist(), b.tolist(), strict=True)])  # fmt: skip
-    (found,) = InferenceSession(division("Mod", kind), providers=[provider]).run(None, {"a": a, "b": b})
-    np.testing.assert_array_equal(found, [x % y for x, y in zip(a.tolist(), b.tolist(), strict=True)])
+    (quotient,) = InferenceSession(division("Mod", kind), providers=[provider]).run(None, {"a": a, "b": b})
+    np.testing.assert_array_equal(quotient, [x % y for x, y in zip(a.tolist(), b.tolist(), strict=True)])
 
 
 def test_no_division_at_all_is_no_error():
@@ -67,10 +67,10 @@ def test_no_division_at_all_is_no_error():
 
 
 def test_large_quotients_of_constants_are_exact():
-    made = file([node("Div", "a b", "q"), node("Add", "q x", "y")], [value("x", [1], INT64)], [value("y", [1], INT64)],
+    model = file([node("Div", "a b", "q"), node("Add", "q x", "y")], [value("x", [1], INT64)], [value("y", [1], INT64)],
                 [const("a", [2**62 + 3]), const("b", [1])])  # fmt: skip
-    (found,) = InferenceSession(made, providers=["TorchExecutionProvider"]).run(None, {"x": np.array([0])})
-    assert int(found[0]) == 2**62 + 3
+    (quotient,) = InferenceSession(model, providers=["TorchExecutionProvider"]).run(None, {"x": np.array([0])})
+    assert int(quotient[0]) == 2**62 + 3
 
 
 def test_a_loop_before_integer_arithmetic_is_refused():
@@ -80,9 +80,9 @@ def test_a_loop_before_integer_arithmetic_is_refused():
         [value("g", [], TensorProto.BOOL), value("n", [2])],
     )  # fmt: skip
     stored = [const("m", 3), const("yes", True, np.bool_)]
-    made = file([node("Loop", "m yes x", "y", body=body)], [value("x", [2])], [value("y", [2])], stored, 5)
+    model = file([node("Loop", "m yes x", "y", body=body)], [value("x", [2])], [value("y", [2])], stored, 5)
     with pytest.raises(GraphError, match="operator set 5 cannot be bounded"):
-        InferenceSession(made)
+        InferenceSession(model)
 
 
 def counting(depth: int, inner: str = "Loop") -> bytes:
@@ -123,19 +123,19 @@ def test_rounds_of_loops_in_loops_are_counted_together(provider, depth, inner, m
 
 
 def test_a_guarded_file_still_finds_its_external_data(tmp_path):
-    made = onnx.ModelProto.FromString(
+    proto = onnx.ModelProto.FromString(
         file([node("Div", "a big", "y")], [value("a", [2], INT64)], [value("y", [2], INT64)], [const("big", [0, 4])])
     )
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
     with pytest.raises(ProviderError, match="divided"):
         InferenceSession(tmp_path / "m.onnx").run(None, {"a": np.array([1, 8])})
 
 
 def test_external_data_that_is_no_file_is_refused_before_onnxruntime_opens_it(tmp_path):
-    made = onnx.ModelProto.FromString(
+    proto = onnx.ModelProto.FromString(
         file([node("Add", "a big", "y")], [value("a", [2], INT64)], [value("y", [2], INT64)], [const("big", [0, 4])])
     )
-    onnx.save(made, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.data")
     (tmp_path / "m.data").unlink()
     (tmp_path / "m.data").symlink_to("/dev/zero")
     with pytest.raises(GraphError, match=r"(?s)external data of initializer 'big'"):
@@ -156,11 +156,11 @@ def test_an_index_out_of_range_is_a_named_error_stored_or_fed(op_type, provider,
     far, extra = np.array(far), {"reduction": reduction} if "Scatter" in op_type else {}
     stored = [const("d", np.arange(12).reshape(3, 4), np.float32), const("u", np.ones((1, 4)), np.float32),
               const("v", np.ones((1, 4)), np.float32)]  # fmt: skip
-    made = [node(op_type, operands, "q", **extra), node("Mul", "q x", "y")]
+    nodes = [node(op_type, operands, "q", **extra), node("Mul", "q x", "y")]
     x = value("x", [1])
     with pytest.raises(GraphError, match=rf"(?s){op_type} has the index 9 for a dimension of size"):
-        InferenceSession(file(made, [x], [value("y", None)], [*stored, const("i", far)], 18), providers=[provider])
-    fed = file(made, [x, value("i", list(far.shape), INT64)], [value("y", None)], stored, 18)
+        InferenceSession(file(nodes, [x], [value("y", None)], [*stored, const("i", far)], 18), providers=[provider])
+    fed = file(nodes, [x, value("i", list(far.shape), INT64)], [value("y", None)], stored, 18)
     session = InferenceSession(fed, providers=[provider])
     with pytest.raises(OntrainError):
         session.run(None, {"x": np.ones(1, np.float32), "i": far})
@@ -168,12 +168,12 @@ def test_an_index_out_of_range_is_a_named_error_stored_or_fed(op_type, provider,
 
 @pytest.mark.parametrize("provider", ["CPUExecutionProvider", *OWN])
 def test_one_hot_is_off_for_what_lies_outside(provider):
-    made = file([node("OneHot", "i depth v", "y")], [value("i", [5], INT64)], [value("y", [5, 3])],
+    model = file([node("OneHot", "i depth v", "y")], [value("i", [5], INT64)], [value("y", [5, 3])],
                 [const("depth", 3), const("v", [-1, 1], np.float32)])  # fmt: skip
-    (found,) = InferenceSession(made, providers=[provider]).run(None, {"i": np.array([0, -1, 3, -4, 99])})
+    (encoded,) = InferenceSession(model, providers=[provider]).run(None, {"i": np.array([0, -1, 3, -4, 99])})
     expected = np.full((5, 3), -1, np.float32)
     expected[0, 0] = expected[1, 2] = 1
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(encoded, expected)
 
 
 _CHAIN = """
@@ -184,11 +184,12 @@ from tests.capture.onnx_file.models import node, value
 
 resource.setrlimit(resource.RLIMIT_CPU, (90, 90))
 imports = [helper.make_opsetid("", 17), helper.make_opsetid("c", 1)]
-made = [helper.make_function("c", "f0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
+functions = [helper.make_function("c", "f0", ["a"], ["b"], [node("Relu", "a", "b")], imports)]
 for i in range(1, 20_000):
-    made.append(helper.make_function("c", f"f{i}", ["a"], ["b"], [node(f"f{i - 1}", "a", "b", domain="c")], imports))
+    call = node(f"f{i - 1}", "a", "b", domain="c")
+    functions.append(helper.make_function("c", f"f{i}", ["a"], ["b"], [call], imports))
 graph = helper.make_graph([node("f19999", "x", "y", domain="c")], "g", [value("x", [2])], [value("y", [2])])
-loaded = load_onnx(helper.make_model(graph, opset_imports=imports, functions=made, ir_version=8))
+loaded = load_onnx(helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8))
 print([n.op_type for n in loaded.evaluation.graph])
 """
 
@@ -228,8 +229,8 @@ def test_layers_written_once_and_called_often_are_no_attack():
     calls = [node("layer", p, q, domain="c") for p, q in zip(names, [*names[1:-1], "y"], strict=False)][:96]
     calls[-1].output[0] = "y"
     graph = helper.make_graph(calls, "g", [value("x", [2])], [value("y", [2])])
-    made = helper.make_model(graph, opset_imports=imports, functions=[layer], ir_version=8)
-    check_expansion(made, "the model")  # 96 layers of 150 nodes
+    proto = helper.make_model(graph, opset_imports=imports, functions=[layer], ir_version=8)
+    check_expansion(proto, "the model")  # 96 layers of 150 nodes
 
 
 def test_functions_too_deep_for_onnxruntime_are_refused_before_it_follows_them():
@@ -239,11 +240,11 @@ def test_functions_too_deep_for_onnxruntime_are_refused_before_it_follows_them()
         call = [node(f"f{i - 1}", "a", "b", domain="c")]
         functions.append(helper.make_function("c", f"f{i}", ["a"], ["b"], call, imports))
     graph = helper.make_graph([node("f2999", "x", "y", domain="c")], "g", [value("x", [2])], [value("y", [2])])
-    made = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8).SerializeToString()
+    content = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=8).SerializeToString()
     with pytest.raises(GraphError, match=r"(?s)call one another 3000 deep.*TorchExecutionProvider"):
-        InferenceSession(made)
+        InferenceSession(content)
     feeds = {"x": np.array([-1, 2], np.float32)}
-    session = InferenceSession(made, providers=["TorchExecutionProvider"])
+    session = InferenceSession(content, providers=["TorchExecutionProvider"])
     np.testing.assert_array_equal(session.run(None, feeds)[0], [0, 2])
 
 
@@ -271,9 +272,9 @@ def test_a_loop_that_is_none_is_refused_by_name(provider, broken):
 @pytest.mark.parametrize("op_type", ["DepthToSpace", "SpaceToDepth"])
 @pytest.mark.parametrize("provider", OWN)
 def test_blocks_that_leave_something_over_are_refused(provider, op_type):
-    made = file([node(op_type, "x", "y", blocksize=2)], [value("x", [1, 3, 3, 5])], [value("y", None)])
+    model = file([node(op_type, "x", "y", blocksize=2)], [value("x", [1, 3, 3, 5])], [value("y", None)])
     with pytest.raises(GraphError, match=rf"{op_type} cannot cut dimension"):
-        InferenceSession(made, providers=[provider])
+        InferenceSession(model, providers=[provider])
     unknown = file([node(op_type, "x", "y", blocksize=2)], [value("x", ["n", "c", "h", "w"])], [value("y", None)])
     session = InferenceSession(unknown, providers=[provider])
     with pytest.raises(OntrainError):
@@ -284,33 +285,33 @@ def test_blocks_that_leave_something_over_are_refused(provider, op_type):
 @pytest.mark.parametrize("provider", OWN)
 def test_a_switch_is_on_or_off(provider):
     """2^40 was off for native inference, which reads 32 bits, and on for the gradient."""
-    made = file([node("Gemm", "a b", "y", transB=2**40)], [value("a", [2, 3]), value("b", [3, 4])], [value("y", None)])
+    model = file([node("Gemm", "a b", "y", transB=2**40)], [value("a", [2, 3]), value("b", [3, 4])], [value("y", None)])
     with pytest.raises(GraphError, match=r"(?s)'transB' is 1099511627776.*0 or 1"):
-        InferenceSession(made, providers=[provider])
+        InferenceSession(model, providers=[provider])
 
 
 @pytest.mark.parametrize("provider", OWN)
 def test_a_seed_may_be_an_integer_as_dropouts_is(provider):
-    made = file([node("Dropout", "x", "y", seed=5)], [value("x", [4])], [value("y", [4])])
+    model = file([node("Dropout", "x", "y", seed=5)], [value("x", [4])], [value("y", [4])])
     x = np.arange(4, dtype=np.float32)
-    np.testing.assert_array_equal(InferenceSession(made, providers=[provider]).run(None, {"x": x})[0], x)
+    np.testing.assert_array_equal(InferenceSession(model, providers=[provider]).run(None, {"x": x})[0], x)
 
 
 @pytest.mark.parametrize("provider", OWN)
 def test_a_result_that_is_no_tensor_is_refused_by_name(provider):
-    made = onnx.ModelProto.FromString(file([node("Optional", "x", "y")], [value("x", [2])], [value("y", [2])], (), 18))
+    proto = onnx.ModelProto.FromString(file([node("Optional", "x", "y")], [value("x", [2])], [value("y", [2])], (), 18))
     with pytest.raises(OntrainError, match="y"):
-        InferenceSession(made.SerializeToString(), providers=[provider]).run(None, {"x": np.ones(2, np.float32)})
+        InferenceSession(proto.SerializeToString(), providers=[provider]).run(None, {"x": np.ones(2, np.float32)})
 
 
 def test_loops_in_loops_are_planned_without_unrolling_the_inner_one_each_round():
     """1,000 rounds that each try a thousand nodes in vain took minutes; the count is of nodes made, not of seconds."""
     model = new_model([], "loops")
-    builder, made = Builder(model.graph), 0
+    builder, count = Builder(model.graph), 0
 
     def inner(op, at, states, rows, outer):
-        nonlocal made
-        made += 1
+        nonlocal count
+        count += 1
         return op.Identity(op.const(np.array(True))), [op.Tanh(states[0])], []
 
     def outer(op, at, states, rows, captured):
@@ -319,7 +320,7 @@ def test_loops_in_loops_are_planned_without_unrolling_the_inner_one_each_round()
 
     x = builder.call("", "RandomNormal", (), {"shape": [2]}, 1)
     repeat(builder, outer, trip=1000, carried=[x])
-    assert made < 20 * UNROLL_LIMIT
+    assert count < 20 * UNROLL_LIMIT
 
 
 def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
@@ -337,12 +338,12 @@ def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
 def in_sequence(op_type: str) -> bytes:
     """x is put into a sequence twice, then the operator works at the position i."""
     operands = {"SequenceAt": "s i", "SequenceErase": "s i", "SequenceInsert": "s x i"}[op_type]
-    made = [node("SequenceConstruct", "x x", "s"), node(op_type, operands, "t")]
+    nodes = [node("SequenceConstruct", "x x", "s"), node(op_type, operands, "t")]
     if op_type == "SequenceAt":
-        made.append(node("Identity", "t", "y"))
+        nodes.append(node("Identity", "t", "y"))
     else:
-        made.append(node("ConcatFromSequence", "t", "y", axis=0))
-    return file(made, [value("x", ["n"]), value("i", None, INT64)], [value("y", None)])
+        nodes.append(node("ConcatFromSequence", "t", "y", axis=0))
+    return file(nodes, [value("x", ["n"]), value("i", None, INT64)], [value("y", None)])
 
 
 @pytest.mark.parametrize("op_type", ["SequenceAt", "SequenceErase", "SequenceInsert"])
@@ -353,16 +354,16 @@ def test_a_position_in_a_sequence_that_is_not_one_number_is_a_named_error(op_typ
             session.run(None, {"x": x, "i": positions})
     rows = {"SequenceAt": 2, "SequenceErase": 2, "SequenceInsert": 6}[op_type]
     for position in (np.array(1), np.array([-1])):
-        (found,) = session.run(None, {"x": x, "i": position})
-        assert found.shape == (rows,)
+        (row,) = session.run(None, {"x": x, "i": position})
+        assert row.shape == (rows,)
 
 
 @pytest.mark.parametrize("provider", OWN)
 def test_a_loop_whose_body_returns_nothing_is_refused_by_name(provider):
     body = helper.make_graph([], "body", [value("i", [], INT64), value("go", [], TensorProto.BOOL)], [])
-    made = [node("Identity", "x", "y"), helper.make_node("Loop", ["", "", ""], [], body=body)]
+    nodes = [node("Identity", "x", "y"), helper.make_node("Loop", ["", "", ""], [], body=body)]
     with pytest.raises(OntrainError, match="Loop"):
-        InferenceSession(file(made, [value("x", ["n"])], [value("y", ["n"])]), providers=[provider])
+        InferenceSession(file(nodes, [value("x", ["n"])], [value("y", ["n"])]), providers=[provider])
 
 
 @pytest.mark.parametrize("provider", OWN)
@@ -380,9 +381,9 @@ def test_texts_have_no_number_of_bytes_where_plans_add_them_up(provider):
 
 @pytest.mark.parametrize("provider", OWN)
 def test_a_picture_that_is_none_is_a_named_error(provider):
-    made = [node("ImageDecoder", "x", "y")]
+    nodes = [node("ImageDecoder", "x", "y")]
     session = InferenceSession(
-        file(made, [value("x", ["n"], 2)], [value("y", None, 2)], opset=20), providers=[provider]
+        file(nodes, [value("x", ["n"], 2)], [value("y", None, 2)], opset=20), providers=[provider]
     )
     with pytest.raises(ProviderError, match="ImageDecoder|UnidentifiedImageError"):
         session.run(None, {"x": np.zeros(5, np.uint8)})
@@ -392,15 +393,15 @@ def test_a_picture_that_is_none_is_a_named_error(provider):
 @pytest.mark.parametrize("operands", [["x", ""], ["x", "", "x"]])
 def test_an_operand_left_out_of_several_is_refused_before_onnxruntime_looks_for_it(op_type, operands):
     extra = {"equation": ",".join("i" * len(operands)) + "->i"} if op_type == "Einsum" else {}
-    made = [helper.make_node(op_type, operands, ["y"], **extra)]
+    nodes = [helper.make_node(op_type, operands, ["y"], **extra)]
     with pytest.raises(GraphError, match=f"operand of {op_type}.*left out"):
-        InferenceSession(file(made, [value("x", ["n"])], [value("y", ["n"])]), providers=["CPUExecutionProvider"])
+        InferenceSession(file(nodes, [value("x", ["n"])], [value("y", ["n"])]), providers=["CPUExecutionProvider"])
 
 
 def test_a_layer_normalization_whose_bias_is_an_empty_name_has_none():
-    made = [helper.make_node("LayerNormalization", ["x", "s", ""], ["y"])]
+    nodes = [helper.make_node("LayerNormalization", ["x", "s", ""], ["y"])]
     session = InferenceSession(
-        file(made, [value("x", ["n", 2]), value("s", [2])], [value("y", ["n", 2])]), providers=["CPUExecutionProvider"]
+        file(nodes, [value("x", ["n", 2]), value("s", [2])], [value("y", ["n", 2])]), providers=["CPUExecutionProvider"]
     )
     (y,) = session.run(None, {"x": np.array([[1, 3]], np.float32), "s": np.array([1, 2], np.float32)})
     np.testing.assert_allclose(y, [[-1, 2]], atol=1e-4)
@@ -429,9 +430,9 @@ def test_a_pool_of_n_grams_that_nobody_could_read_is_refused(provider, changed):
 
 def test_updates_of_another_shape_are_a_named_error_of_the_gradient():
     u = const("u", np.ones((2, 2, 2)), np.float32)
-    made = [node("ScatterND", "x i u", "s"), node("ReduceSum", "s", "y", keepdims=0)]
+    nodes = [node("ScatterND", "x i u", "s"), node("ReduceSum", "s", "y", keepdims=0)]
     stored = [u, const("i", np.array([[0]]))]
-    model = load_onnx(file(made, [value("x", [3, 2, 3])], [value("y", [])], stored), trainable=["u"])
+    model = load_onnx(file(nodes, [value("x", [3, 2, 3])], [value("y", [])], stored), trainable=["u"])
     op = Builder(model.model.graph)
     (weight,) = (v for v in model.model.graph.inputs if v.name == "u")
     with pytest.raises(GradientError, match="ScatterND has the shape .*'u'"):
@@ -440,8 +441,8 @@ def test_updates_of_another_shape_are_a_named_error_of_the_gradient():
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_operator_whose_name_is_no_text_is_refused(provider):
-    made = [node("Div", "x x", "h"), node("Qqqq", "h", "y")]
-    model = file(made, [value("x", ["n"])], [value("y", ["n"])]).replace(b"Qqqq", b"\xffqqq")
+    nodes = [node("Div", "x x", "h"), node("Qqqq", "h", "y")]
+    model = file(nodes, [value("x", ["n"])], [value("y", ["n"])]).replace(b"Qqqq", b"\xffqqq")
     with pytest.raises(OntrainError):
         InferenceSession(model, providers=[provider])
 
@@ -449,6 +450,6 @@ def test_an_operator_whose_name_is_no_text_is_refused(provider):
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("opset", [2**40, -(2**40)])
 def test_an_operator_set_that_no_version_has_is_a_named_error(provider, opset):
-    made = file([node("Div", "x x", "y")], [value("x", ["n"])], [value("y", ["n"])], opset=opset)
+    model = file([node("Div", "x x", "y")], [value("x", ["n"])], [value("y", ["n"])], opset=opset)
     with pytest.raises(GraphError, match=f"asks for opset {opset}"):
-        InferenceSession(made, providers=[provider])
+        InferenceSession(model, providers=[provider])

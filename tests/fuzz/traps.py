@@ -9,5 +9,5 @@ INT64, LEAST = TensorProto.INT64, -(2**63)
 
 def file(nodes, inputs, outputs, stored=(), opset=17) -> bytes:
     graph = helper.make_graph(list(nodes), "g", inputs, outputs, list(stored))
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return made.SerializeToString()
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return proto.SerializeToString()

@@ -66,8 +66,8 @@ def _case(rng: Rng, folder: Path) -> tuple[File, Path]:
             onnx.ModelProto(), {"inputs": [("x", [2])], "outputs": [("y", [], True)]}, {"x": np.ones(2, np.float32)}
         )
         kind = list(HANDMADE)[int(rng.integers(len(HANDMADE)))]
-        made = HANDMADE[kind](folder)
-        path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+        content = HANDMADE[kind](folder)
+        path.write_bytes(content if isinstance(content, bytes) else content.SerializeToString())
         return file, path
     file = make(rng)
     path.write_bytes(damaged(file.proto, rng))
@@ -76,21 +76,21 @@ def _case(rng: Rng, folder: Path) -> tuple[File, Path]:
 
 def _feeds(session: Any, file: File, rng: Rng) -> dict[str, np.ndarray]:
     """What the file's inputs ask for: the sample's where it fits, else numbers of that type and size."""
-    found = {}
-    for one in session.get_inputs():
-        if one.name in file.batch and rng.random() < 0.9:
-            found[one.name] = file.batch[one.name]
+    feeds = {}
+    for entry in session.get_inputs():
+        if entry.name in file.batch and rng.random() < 0.9:
+            feeds[entry.name] = file.batch[entry.name]
             continue
-        dims = [d if isinstance(d, int) else 2 for d in one.shape or []]
-        kind = one.type.removeprefix("tensor(").removesuffix(")")
+        dims = [d if isinstance(d, int) else 2 for d in entry.shape or []]
+        kind = entry.type.removeprefix("tensor(").removesuffix(")")
         name = {"float": "float32", "double": "float64"}.get(kind, kind)
         size = np.prod(dims, dtype=float)
         dims = dims if 0 <= size <= _MOST and all(d >= 0 for d in dims) else [2] * min(len(dims), 4)
         try:
-            found[one.name] = rng.integers(0, 3, dims).astype(np.dtype(name))
+            feeds[entry.name] = rng.integers(0, 3, dims).astype(np.dtype(name))
         except TypeError:
-            found[one.name] = np.zeros(dims, np.float32)
-    return hostile_feeds(found, rng) if rng.random() < 0.4 else found
+            feeds[entry.name] = np.zeros(dims, np.float32)
+    return hostile_feeds(feeds, rng) if rng.random() < 0.4 else feeds
 
 
 def _infer(provider: str | None) -> Callable[[Rng, Path], str]:
@@ -106,8 +106,8 @@ def _infer(provider: str | None) -> Callable[[Rng, Path], str]:
             session = InferenceSession(path, providers=[provider])
         feeds = _feeds(session, file, rng)
         results = session.run(None, feeds)
-        for one in results:
-            np.asarray(one)
+        for array in results:
+            np.asarray(array)
         return "right"
 
     return way
@@ -120,7 +120,7 @@ def _trainer(file: File, path: Path) -> ORTTrainer:
 def train(rng: Rng, folder: Path) -> str:
     file, path = _case(rng, folder)
     trainer = _trainer(file, path)
-    batch = [hostile_feeds({"x": one}, rng)["x"] if rng.random() < 0.2 else one for one in file.batch.values()]
+    batch = [hostile_feeds({"x": array}, rng)["x"] if rng.random() < 0.2 else array for array in file.batch.values()]
     try:
         trainer.train_step(*batch)
         trainer.eval_step(*batch)
@@ -246,7 +246,7 @@ def _json_changed(content: bytes, rng: Rng) -> bytes:
     """A value somewhere in a JSON text is another, or the bytes are."""
     if rng.random() < 0.3:
         return flipped(content, rng)
-    found = json.loads(content)
+    document = json.loads(content)
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
@@ -254,11 +254,11 @@ def _json_changed(content: bytes, rng: Rng) -> bytes:
             places.append((value, key))
             walk(value[key])
 
-    walk(found)
+    walk(document)
     where, key = places[int(rng.integers(len(places)))]
     odd = [None, -1, 2**70, "x", [], {}, [[]], 1e400, True, {"a": 1}, "../../etc/passwd", "\0", [1, "a"], -0.0]
     where[key] = odd[int(rng.integers(len(odd)))]
-    return ("[" * 100_000).encode() if rng.random() < 0.05 else json.dumps(found).encode()
+    return ("[" * 100_000).encode() if rng.random() < 0.05 else json.dumps(document).encode()
 
 
 def device_checkpoint(rng: Rng, folder: Path) -> str:
@@ -282,8 +282,8 @@ def device_checkpoint(rng: Rng, folder: Path) -> str:
         text = json.dumps(header).encode()
         path.write_bytes(len(text).to_bytes(8, "little") + text + data[start:])
     state = CheckpointState.load_checkpoint(path)
-    for _, one in state.parameters:
-        np.asarray(one.data)
+    for _, parameter in state.parameters:
+        np.asarray(parameter.data)
     return "right"
 
 
@@ -353,9 +353,9 @@ def cache_entry(rng: Rng, folder: Path) -> str:
         path.write_bytes(magic + hashlib.sha256(content).digest() + content)
     del os.environ["ONTRAIN_CACHE_DIR"]
     os.environ["ONTRAIN_CACHE_DIR"] = str(folder / "cache")
-    found = capture(module, (x,))
+    captured = capture(module, (x,))
     del os.environ["ONTRAIN_CACHE_DIR"]
-    assert found.model.graph.outputs
+    assert captured.model.graph.outputs
     return "right" if entries else "no entry"
 
 

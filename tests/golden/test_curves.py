@@ -27,12 +27,12 @@ def test_the_curve_is_the_kept_one(name, provider):
     trainer = ORTTrainer(model, desc, case.config(), options=options)
     steps = 15 if provider.startswith("Reference") else len(data)  # the evaluator takes its time
     curve = [float(trainer.train_step(*batch)) for batch in data[:steps]]
-    kept = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(curve, kept[:steps], rtol=1e-4)
+    golden = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
+    np.testing.assert_allclose(curve, golden[:steps], rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kept_curves_are_eagers_and_learn(name):
-    kept = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(eager(CASES[name]), kept, rtol=1e-4)
-    assert np.mean(kept[-10:]) < 0.8 * np.mean(kept[:5])
+    golden = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
+    np.testing.assert_allclose(eager(CASES[name]), golden, rtol=1e-4)
+    assert np.mean(golden[-10:]) < 0.8 * np.mean(golden[:5])

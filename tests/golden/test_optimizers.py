@@ -22,10 +22,10 @@ def test_the_curve_of_200_steps_is_the_kept_one(name):
     options = {"device": {"id": "cpu"}, "lr_scheduler": run.scheduler()}
     trainer = ORTTrainer(model, DESC, run.config(), loss_of, options)
     curve = [float(trainer.train_step(*batch, fetches=["loss"])) for batch in data]
-    kept = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
+    golden = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
     assert len(curve) == STEPS
-    np.testing.assert_allclose(curve, kept, rtol=1e-4)
-    assert np.mean(kept[-20:]) < 0.5 * kept[0]
+    np.testing.assert_allclose(curve, golden, rtol=1e-4)
+    assert np.mean(golden[-20:]) < 0.5 * golden[0]
 
 
 # Of a step's loss against float32's. LAMB scales each tensor's update to its norm, the early noisy ones too. Rounding
@@ -44,13 +44,13 @@ def test_half_precision_keeps_the_curve_within_the_tolerance(name, dtype):
     options = {"device": {"id": "cpu"}, "lr_scheduler": run.scheduler(), "mixed_precision": precision}
     trainer = ORTTrainer(model, DESC, run.config(), loss_of, options)
     curve = [float(trainer.train_step(*batch, fetches=["loss"])) for batch in data]
-    kept = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(curve, kept, rtol=HALF[name][DTYPES.index(dtype)])
-    assert np.mean(curve[-20:]) == pytest.approx(np.mean(kept[-20:]), rel=0.005)
-    assert np.abs(np.subtract(curve, kept)).max() > 1e-6, "that was float32"
+    golden = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
+    np.testing.assert_allclose(curve, golden, rtol=HALF[name][DTYPES.index(dtype)])
+    assert np.mean(curve[-20:]) == pytest.approx(np.mean(golden[-20:]), rel=0.005)
+    assert np.abs(np.subtract(curve, golden)).max() > 1e-6, "that was float32"
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_kept_curves_are_eagers(name):
-    kept = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(eager(RUNS[name]), kept, rtol=1e-4)
+    golden = json.loads((FOLDER / f"optimizer-{name}.json").read_text())["loss"]
+    np.testing.assert_allclose(eager(RUNS[name]), golden, rtol=1e-4)

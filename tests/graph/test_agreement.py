@@ -15,7 +15,7 @@ SHAPES = st.lists(st.integers(1, 3), max_size=3)
 
 def disagreeing(op_type, *shapes, domain="", **attributes):
     inputs = [value(f"x{i}", shape) for i, shape in enumerate(shapes)]
-    attrs = [ir.convenience.convert_attribute(name, one) for name, one in attributes.items()]
+    attrs = [ir.convenience.convert_attribute(name, attribute) for name, attribute in attributes.items()]
     return agreeing_dims(ir.Node(domain, op_type, inputs, attrs), inputs)
 
 

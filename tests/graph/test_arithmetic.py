@@ -62,9 +62,9 @@ def test_another_librarys_handler_stays_that_of_its_threads():
     try:
         with op.arithmetic():
             x + x
-            found = []
-            at_once(lambda: found.append(y + y))
-        assert found == ["theirs"] and y + y == "theirs"
+            answers = []
+            at_once(lambda: answers.append(y + y))
+        assert answers == ["theirs"] and y + y == "theirs"
     finally:
         ir.set_value_magic_handler(before)
     assert [node.op_type for node in op.nodes] == ["Add"]

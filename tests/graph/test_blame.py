@@ -12,9 +12,9 @@ from tests.graph.values import value
 @pytest.fixture
 def node():
     x = value("x", [3])
-    made = Builder(new_model([x], "g").graph).Exp(x).producer()
-    annotate(made, "model.py:7: y = x.exp()", None)
-    return made
+    producer = Builder(new_model([x], "g").graph).Exp(x).producer()
+    annotate(producer, "model.py:7: y = x.exp()", None)
+    return producer
 
 
 @pytest.mark.parametrize(

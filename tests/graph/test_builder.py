@@ -46,14 +46,14 @@ def test_contents_that_differ_behind_a_common_beginning_stay_apart():
 
 def test_equal_bytes_of_another_dtype_are_another_constant():
     op = Builder(new_model([], "g").graph)
-    made = [op.const(np.zeros(2, dtype)) for dtype in (np.float32, np.int32, np.uint32)]
-    assert [value.dtype for value in made] == [ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT32]
+    constants = [op.const(np.zeros(2, dtype)) for dtype in (np.float32, np.int32, np.uint32)]
+    assert [value.dtype for value in constants] == [ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT32]
 
 
 def test_equal_bytes_of_two_dtypes_are_two_constants():
     op = Builder(new_model([], "g").graph)
     eights = [dtype.numpy() for dtype in (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ)]
-    one, other = (op.const(np.ones(2, dtype)) for dtype in eights)
-    again = op.const(one.const_value.numpy().view(np.uint8).view(eights[1]))
-    assert one is not again and {one.dtype, other.dtype} == {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ}
+    first, other = (op.const(np.ones(2, dtype)) for dtype in eights)
+    again = op.const(first.const_value.numpy().view(np.uint8).view(eights[1]))
+    assert first is not again and {first.dtype, other.dtype} == {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ}
     assert again.dtype == ir.DataType.FLOAT8E4M3FNUZ

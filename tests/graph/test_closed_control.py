@@ -19,6 +19,6 @@ def test_a_constant_condition_leaves_one_branch() -> None:
 def test_a_loop_without_an_iteration_hands_on_its_input() -> None:
     text = FOR.text.replace("n = {5}", "n = {0}").replace("double[5,2,3]", "double[K,2,3]")
     for name in PROVIDERS:
-        found = run(specialised(ControlModel("none", text, FOR.inputs, FOR.twin)), name, FOR.inputs)
-        np.testing.assert_array_equal(found["y"], FOR.inputs["x"])
-        assert found["rows"].shape == (0, 2, 3)
+        outputs = run(specialised(ControlModel("none", text, FOR.inputs, FOR.twin)), name, FOR.inputs)
+        np.testing.assert_array_equal(outputs["y"], FOR.inputs["x"])
+        assert outputs["rows"].shape == (0, 2, 3)

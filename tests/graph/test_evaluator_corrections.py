@@ -28,10 +28,10 @@ def test_elements_are_gathered_from_the_end_by_negative_indices(rng, axis):
     size = x.shape[axis]
     ids = rng.integers(-size, size, x.shape)  # more than 64 of them
     assert ids.min() == -size and ids.max() == size - 1
-    found = evaluated(helper.make_node("GatherElements", ["x", "ids"], ["y"], axis=axis), x=x, ids=ids)
+    gathered = evaluated(helper.make_node("GatherElements", ["x", "ids"], ["y"], axis=axis), x=x, ids=ids)
     # torch counts from the front only.
     wanted = torch.gather(torch.from_numpy(x), axis, torch.from_numpy(np.where(ids < 0, ids + size, ids)))
-    np.testing.assert_array_equal(found, wanted.numpy())
+    np.testing.assert_array_equal(gathered, wanted.numpy())
 
 
 @pytest.mark.parametrize("index", [5, -6])

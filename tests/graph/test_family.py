@@ -40,9 +40,9 @@ def _at(model: ir.Model, sizes: tuple[int, ...]) -> ir.Model:
 
 
 def _same(a: ir.Model, b: ir.Model) -> bool:
-    one, other = read(a), read(b)
-    pairs = zip(one.constants, other.constants, strict=True)
-    return (one.structure, one.numbers) == (other.structure, other.numbers) and all(
+    first, other = read(a), read(b)
+    pairs = zip(first.constants, other.constants, strict=True)
+    return (first.structure, first.numbers) == (other.structure, other.numbers) and all(
         x.dtype == y.dtype and np.array_equal(x.numpy(), y.numpy()) for x, y in pairs
     )
 

@@ -26,7 +26,7 @@ NEW = (9, 23)
     ids=["positions", "places", "filled", "shape", "means", "unbiased"],
 )
 def test_a_constant_is_what_its_formula_makes_at_other_sizes(make):
-    rule = constant_rule([np.asarray(make(*one)) for one in SIZES.tolist()], Features(SIZES))
+    rule = constant_rule([np.asarray(make(*sizes)) for sizes in SIZES.tolist()], Features(SIZES))
     assert same(rule(NEW), np.asarray(make(*NEW)))
 
 
@@ -39,7 +39,7 @@ def test_of_a_table_only_what_was_seen_is_known():
 
 
 def test_numbers_of_each_graph_by_itself_are_refused():
-    drawn = [np.random.default_rng(i).standard_normal(one[1]) for i, one in enumerate(SIZES.tolist())]
+    drawn = [np.random.default_rng(i).standard_normal(sizes[1]) for i, sizes in enumerate(SIZES.tolist())]
     with pytest.raises(UnfitError, match="depend on the size"):
         constant_rule(drawn, Features(SIZES))
 

@@ -57,9 +57,9 @@ def test_our_folding_equals_onnxs_evaluator(op_type):
     attrs = [ir.convenience.convert_attribute(k, v) for k, v in attributes.items()]
     node = ir.Node("", op_type, inputs, attrs, outputs=[ir.Value(name="o")])
     (wanted,) = ReferenceEvaluator(ir.to_proto(node)).run(None, {f"i{k}": a for k, a in enumerate(arrays)})
-    (found,) = evaluate(node)
-    np.testing.assert_array_equal(found, wanted)
-    assert found.dtype == wanted.dtype
+    (folded,) = evaluate(node)
+    np.testing.assert_array_equal(folded, wanted)
+    assert folded.dtype == wanted.dtype
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())

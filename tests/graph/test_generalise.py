@@ -54,8 +54,8 @@ CASES = {
 def test_the_general_graph_is_right_at_sizes_it_was_not_read_off_at(case, batch, length, rng):
     build, reference = CASES[case]
     x = rng.standard_normal((batch, length, 3), np.float32)
-    made = run(generalised(build, ["batch", "length", 3]), x)
-    np.testing.assert_allclose(made, reference(x), rtol=1e-6)
+    result = run(generalised(build, ["batch", "length", 3]), x)
+    np.testing.assert_allclose(result, reference(x), rtol=1e-6)
 
 
 def test_reshapes_need_no_arithmetic():

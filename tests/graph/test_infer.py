@@ -39,10 +39,10 @@ def test_nodes_that_differ_in_a_constant_alone_have_their_own_shapes(op_type, fi
 
 
 def test_nodes_that_differ_in_an_attribute_or_a_type_alone_have_their_own_results():
-    found = set()
+    shapes = set()
     for dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         for axis in (0, 1):
             x = ir.Value(name="x", shape=ir.Shape([3, 4]), type=ir.TensorType(dtype))
             ((got, shape),) = infer_node(ir.Node("", "Concat", [x, x], attributes=[ir.AttrInt64("axis", axis)]))
-            found.add((got, tuple(shape)))
-    assert len(found) == 4
+            shapes.add((got, tuple(shape)))
+    assert len(shapes) == 4

@@ -7,9 +7,9 @@ from tests.graph.values import value
 
 
 def named(graph, *values):
-    for i, one in enumerate(values):
-        one.name = f"y{i}"
-        graph.outputs.append(one)
+    for i, output in enumerate(values):
+        output.name = f"y{i}"
+        graph.outputs.append(output)
 
 
 def test_what_only_a_dropped_output_needed_goes_with_it():
@@ -37,4 +37,4 @@ def test_an_output_for_which_alone_numbers_are_drawn_stays():
     op = Builder(model.graph)
     named(model.graph, op.Tanh(x), op.Dropout(x, 0.5, True), op.Exp(x))
     assert set(drop_outputs(model.graph, {"y0"})) == {"y2"}
-    assert [one.name for one in model.graph.outputs] == ["y0", "y1"]
+    assert [value.name for value in model.graph.outputs] == ["y0", "y1"]

@@ -34,7 +34,7 @@ def test_marks_survive_a_rebuild():
     model = new_model([x, w], "g")
     op = Builder(model.graph)
     model.graph.outputs.extend([set_updates(op.Exp(w), "w"), set_gradient_of(op.Mul(x, w), "w")])
-    made = rebuild(model).graph
-    assert [v.name for v in by_role(made, Role.PARAMETER)] == ["w"]
-    assert updates_of(made.outputs[0]) == gradient_of(made.outputs[1]) == "w"
-    assert updates_of(made.outputs[1]) is gradient_of(made.outputs[0]) is None
+    graph = rebuild(model).graph
+    assert [v.name for v in by_role(graph, Role.PARAMETER)] == ["w"]
+    assert updates_of(graph.outputs[0]) == gradient_of(graph.outputs[1]) == "w"
+    assert updates_of(graph.outputs[1]) is gradient_of(graph.outputs[0]) is None

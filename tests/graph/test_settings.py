@@ -45,7 +45,7 @@ def test_the_axes_of_a_reduction_are_settings(reduction):
 
 def test_values_that_are_given_become_constants_of_a_copy():
     model = reshaped()
-    made = with_values(model, {"sizes": np.array([2, 3])})
-    assert [v.name for v in made.graph.inputs] == ["x"] and len(model.graph.inputs) == 2
-    assert made.graph.initializers["sizes"].const_value.numpy().tolist() == [2, 3]
-    assert static_dims(made.graph.inputs[0]) == (6,)
+    bound = with_values(model, {"sizes": np.array([2, 3])})
+    assert [v.name for v in bound.graph.inputs] == ["x"] and len(model.graph.inputs) == 2
+    assert bound.graph.initializers["sizes"].const_value.numpy().tolist() == [2, 3]
+    assert static_dims(bound.graph.inputs[0]) == (6,)

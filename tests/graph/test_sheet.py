@@ -34,9 +34,9 @@ def test_other_numbers_and_constants_make_the_graph_of_other_sizes():
     small, large = graph(2, 3), graph(4, 5)
     sheet = read(large)
     assert sheet.structure == read(small).structure and len(sheet.numbers) == len(read(small).numbers)
-    made = write(small, sheet.numbers, {place: tensor.numpy() for place, tensor in enumerate(sheet.constants)})
-    verify(made)
-    again = read(made)
+    written = write(small, sheet.numbers, {place: tensor.numpy() for place, tensor in enumerate(sheet.constants)})
+    verify(written)
+    again = read(written)
     assert again.numbers == sheet.numbers
     for constant, expected in zip(again.constants, sheet.constants, strict=True):
         np.testing.assert_array_equal(constant.numpy(), expected.numpy())

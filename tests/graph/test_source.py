@@ -31,11 +31,11 @@ def test_line_and_module_are_said_as_far_as_they_are_known(op, source, module, t
 def test_nodes_made_for_another_inherit_its_line_and_keep_their_own(op):
     first = op.Exp(op.graph.inputs[0]).producer()
     annotate(first, "a.py:3: y", None)
-    made = []
-    with inherit_source(first, made):
-        made += [op.Tanh(op.graph.inputs[0]).producer(), op.Sin(op.graph.inputs[0]).producer()]
-        annotate(made[1], "b.py:1: z", None)
-    assert [source_of(node) for node in made] == ["a.py:3: y", "b.py:1: z"]
+    nodes = []
+    with inherit_source(first, nodes):
+        nodes += [op.Tanh(op.graph.inputs[0]).producer(), op.Sin(op.graph.inputs[0]).producer()]
+        annotate(nodes[1], "b.py:1: z", None)
+    assert [source_of(node) for node in nodes] == ["a.py:3: y", "b.py:1: z"]
 
 
 def test_a_node_prints_its_operands_absent_ones_too(op):

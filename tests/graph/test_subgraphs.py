@@ -13,8 +13,8 @@ def branch(*outer):
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 23}, name="branch")
     op = Builder(graph)
     total = op.Exp(outer[0])
-    for one in outer[1:]:
-        total = op.Add(total, one)
+    for term in outer[1:]:
+        total = op.Add(total, term)
     graph.outputs.append(total)
     return graph
 

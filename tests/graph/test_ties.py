@@ -53,9 +53,9 @@ def test_equal_elements_come_in_order_where_nothing_says_otherwise(marked):
     assert orders_ties_as_torch(values.producer()) is marked
     op.graph.outputs.append(places)
     runtime = get_provider("TorchExecutionProvider", "cpu")
-    found = runtime.compile(ir.Model(op.graph, ir_version=10), runtime.create_state([])).run({"x": x})
+    results = runtime.compile(ir.Model(op.graph, ir_version=10), runtime.create_state([])).run({"x": x})
     chosen = torch.from_numpy(x).topk(20, -1, True, False).indices.numpy()
     first = np.broadcast_to(np.arange(20), (2, 20))
     assert not np.array_equal(chosen, first)
-    np.testing.assert_array_equal(np.sort(found[places.name]) if not marked else found[places.name],
+    np.testing.assert_array_equal(np.sort(results[places.name]) if not marked else results[places.name],
                                   first if not marked else chosen)  # fmt: skip

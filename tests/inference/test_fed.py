@@ -36,7 +36,7 @@ def model(op_type: str, kind: int, result: int | None = None, inputs: str = "x",
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
 
 
-def session(content: bytes, provider: str) -> ontrain.InferenceSession:
+def open_session(content: bytes, provider: str) -> ontrain.InferenceSession:
     return ontrain.InferenceSession(content, providers=[provider])
 
 
@@ -47,8 +47,8 @@ NUMBERS = np.array([[0, 1, -2], [3, 1.5, -4]], np.float32)
 def test_bfloat16_goes_in_and_comes_out_of_our_providers(provider):
     x = NUMBERS.astype(BFLOAT16)
     added, multiplied = (
-        session(model("Add", KIND.BFLOAT16, inputs="xy"), provider),
-        session(model("MatMul", KIND.BFLOAT16, inputs="xy"), provider),
+        open_session(model("Add", KIND.BFLOAT16, inputs="xy"), provider),
+        open_session(model("MatMul", KIND.BFLOAT16, inputs="xy"), provider),
     )
     for fed in (x, torch.tensor(NUMBERS, dtype=torch.bfloat16), torch.tensor(NUMBERS.T, dtype=torch.bfloat16).T):
         (z,) = added.run(None, {"x": fed, "y": x})
@@ -64,8 +64,8 @@ def test_what_numpy_lacks_goes_in_and_comes_out_of_onnxruntime(name):
     exact = np.array([[0, 1, 2], [3, 1, 7]], np.float32)  # what all of them hold: seven numbers of four bits
     exact = np.where(exact == 7, 6, exact)
     there, back = (
-        session(model("Cast", kind, KIND.FLOAT, to=KIND.FLOAT), "CPUExecutionProvider"),
-        session(model("Cast", KIND.FLOAT, kind, to=kind), "CPUExecutionProvider"),
+        open_session(model("Cast", kind, KIND.FLOAT, to=KIND.FLOAT), "CPUExecutionProvider"),
+        open_session(model("Cast", KIND.FLOAT, kind, to=kind), "CPUExecutionProvider"),
     )
     (z,) = there.run(None, {"x": exact.astype(dtype)})
     np.testing.assert_array_equal(z, exact)
@@ -81,7 +81,7 @@ def test_floats_that_numpy_lacks_run_where_there_are_kernels(provider, name):
     x = np.array([[0, 1, -2]]).astype(dtype_of(name))
     for result, attributes in ((DTYPES[name], {}), (KIND.FLOAT, {"to": KIND.FLOAT})):
         content = model("Cast" if attributes else "Identity", DTYPES[name], result, **attributes)
-        (z,) = session(content, provider).run(None, {"x": x})
+        (z,) = open_session(content, provider).run(None, {"x": x})
         assert z.dtype == (np.float32 if attributes else x.dtype)
         np.testing.assert_array_equal(z.astype(np.float32), [[0, 1, -2]])
 
@@ -94,8 +94,8 @@ def test_a_dtype_without_a_kernel_is_refused_with_a_way_out(provider, op_type, n
     content = model(op_type, DTYPES[name], KIND.FLOAT if attributes else None, "xx" if op_type == "Add" else "x",
                     **attributes)  # fmt: skip
     try:
-        made = session(content, provider)
-        (z,) = made.run(None, {"x": np.ones((2, 2)).astype(dtype_of(name))})
+        runner = open_session(content, provider)
+        (z,) = runner.run(None, {"x": np.ones((2, 2)).astype(dtype_of(name))})
     except OntrainError as error:
         # Without a way out only where the standard itself does not define the operator for the dtype.
         undefined = op_type in ("Add", "Sigmoid") and name != "bfloat16"
@@ -123,7 +123,7 @@ def test_onnxruntime_without_a_kernel_names_the_provider_that_has_one():
 def test_any_order_in_memory_is_fed(provider, result, fed):
     if provider == "CPUExecutionProvider" and getattr(fed, "dtype", None) == np.dtype(">f4"):
         fed = fed.astype("<f4")  # onnxruntime reads such an array as it lies, and that is its own affair
-    (z,) = session(model("Cast", KIND.FLOAT, result, to=result), provider).run(None, {"x": fed})
+    (z,) = open_session(model("Cast", KIND.FLOAT, result, to=result), provider).run(None, {"x": fed})
     np.testing.assert_array_equal(z.astype(np.float32), NUMBERS)
 
 
@@ -135,7 +135,7 @@ def test_an_array_that_may_not_be_written_to_is_fed_without_a_warning(dtype, rec
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
-        (z,) = session(model("Neg", kind), "TorchExecutionProvider").run(None, {"x": x})
+        (z,) = open_session(model("Neg", kind), "TorchExecutionProvider").run(None, {"x": x})
     finally:
         torch.set_warn_always(before)
     assert z.astype(np.float32).tolist() == [[-1, 2], [-3, -4]] and x.astype(np.float32).tolist() == [[1, -2], [3, 4]]
@@ -146,7 +146,7 @@ def test_an_array_that_may_not_be_written_to_is_fed_without_a_warning(dtype, rec
 @pytest.mark.parametrize("fed", [[[1.0, 2.0], [3.0]], NUMBERS.astype(str), {"a": 1}, None, object()])
 def test_what_is_no_array_is_refused_by_the_inputs_name(provider, fed):
     with pytest.raises(InputError, match="'x'"):
-        session(model("Identity", KIND.FLOAT), provider).run(None, {"x": fed})
+        open_session(model("Identity", KIND.FLOAT), provider).run(None, {"x": fed})
 
 
 def test_sequences_beside_a_result_that_numpy_lacks_are_refused():
@@ -161,10 +161,10 @@ def test_sequences_beside_a_result_that_numpy_lacks_are_refused():
     ]
     graph = helper.make_graph(nodes, "g", [sequence], outputs)
     content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
-    made, parts = ontrain.InferenceSession(content), [np.ones(2, np.float32), np.zeros(1, np.float32)]
-    np.testing.assert_array_equal(made.run(["y"], {"x": parts})[0], [1, 1, 0])
+    session, parts = ontrain.InferenceSession(content), [np.ones(2, np.float32), np.zeros(1, np.float32)]
+    np.testing.assert_array_equal(session.run(["y"], {"x": parts})[0], [1, 1, 0])
     with pytest.raises(InputError, match="(?s)'x' is a list.*way out"):
-        made.run(None, {"x": parts})
+        session.run(None, {"x": parts})
 
 
 @pytest.mark.parametrize("name", DTYPES)

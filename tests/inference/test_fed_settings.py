@@ -28,8 +28,8 @@ def test_axes_and_sizes_may_be_fed(op_type, provider, rng):
     make = onnx.helper
     node = make.make_node(op_type, ["x", "setting"], outputs)
     tensors = [make.make_tensor_value_info("x", 1, [3, 4]), make.make_tensor_value_info("setting", 7, ["n"])]
-    made = [make.make_tensor_value_info(name, 7 if name == "places" else 1, None) for name in outputs]
-    graph = make.make_graph([node], "fed", tensors, made)
+    results = [make.make_tensor_value_info(name, 7 if name == "places" else 1, None) for name in outputs]
+    graph = make.make_graph([node], "fed", tensors, results)
     model = make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=8).SerializeToString()
     session, stock = ontrain.InferenceSession(model, providers=[provider]), onnxruntime.InferenceSession(model)
     x = rng.standard_normal((3, 4), np.float32)

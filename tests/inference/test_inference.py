@@ -47,16 +47,16 @@ def test_every_provider_gives_what_onnxruntime_gives(path, provider):
         assert getattr(meta, name) == getattr(wanted, name)
     for ids in (IDS, IDS[:1, :2], IDS):
         expected = theirs.run(None, {"ids": ids})
-        for found in (ours.run(None, {"ids": ids}), ours.run(["output"], {"ids": torch.as_tensor(ids)})):
-            assert [type(array) for array in found] == [np.ndarray]
-            np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+        for outputs in (ours.run(None, {"ids": ids}), ours.run(["output"], {"ids": torch.as_tensor(ids)})):
+            assert [type(array) for array in outputs] == [np.ndarray]
+            np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_model_is_taken_from_bytes(path, provider):
-    found = ontrain.InferenceSession(path.read_bytes(), providers=[(provider, {"device": "cpu"})])
-    assert found.run([], {"ids": IDS})[0].shape == (2, 4, 11)
-    assert found.get_provider_options() == {provider: {"device": "cpu"}}
+    session = ontrain.InferenceSession(path.read_bytes(), providers=[(provider, {"device": "cpu"})])
+    assert session.run([], {"ids": IDS})[0].shape == (2, 4, 11)
+    assert session.get_provider_options() == {provider: {"device": "cpu"}}
 
 
 def test_session_options_and_provider_options_reach_onnxruntime(path, tmp_path):
@@ -266,23 +266,23 @@ def test_a_dropout_runs_in_the_mode_that_the_file_says(training, provider):
     model = onnx.helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
     session = ontrain.InferenceSession(model, providers=[provider])
     x = np.ones(4000, np.float32)
-    found = [session.run(None, {"x": x})[0] for _ in range(2)]
+    outputs = [session.run(None, {"x": x})[0] for _ in range(2)]
     if not training:
-        np.testing.assert_array_equal(found, [x, x])
+        np.testing.assert_array_equal(outputs, [x, x])
         return
-    for y in found:
+    for y in outputs:
         np.testing.assert_allclose(np.unique(y), [0, 1 / 0.75], rtol=1e-6)
         assert abs((y == 0).mean() - 0.25) < 0.04
-    assert (found[0] != found[1]).any(), "each run draws masks of its own, as in onnxruntime"
+    assert (outputs[0] != outputs[1]).any(), "each run draws masks of its own, as in onnxruntime"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("pads", ["even", "uneven"])
 def test_places_of_maxima_are_counted_by_columns_where_the_file_says_so(provider, rank, pads, rng):
-    given = {"even": [1] * (2 * rank), "uneven": [0] * rank + [1] * rank}[pads]
+    padding = {"even": [1] * (2 * rank), "uneven": [0] * rank + [1] * rank}[pads]
     node = onnx.helper.make_node(
-        "MaxPool", ["x"], ["y", "places"], kernel_shape=[3] * rank, strides=[2] * rank, pads=given, storage_order=1
+        "MaxPool", ["x"], ["y", "places"], kernel_shape=[3] * rank, strides=[2] * rank, pads=padding, storage_order=1
     )
     places = _tensor("places", onnx.TensorProto.INT64)
     model = _model([node], [_tensor("x", shape=[2, 3, *range(6, 6 + rank)])], [_tensor("y"), places])

@@ -54,19 +54,19 @@ def quantize(file, ranges, **options):
 
 @pytest.mark.parametrize("reader", [Reader, list])
 def test_ranges_are_the_least_and_greatest_values_over_all_samples(file, reader):
-    given = samples(5)
-    ranges = calibrate(file, reader(given), file.with_name("ranges.json"))
+    inputs = samples(5)
+    ranges = calibrate(file, reader(inputs), file.with_name("ranges.json"))
     session = ontrain.InferenceSession(file)
-    values = np.concatenate([session.run(["s"], feeds)[0] for feeds in given])
+    values = np.concatenate([session.run(["s"], feeds)[0] for feeds in inputs])
     assert [float(np.ravel(bound)[0]) for bound in ranges["s"].range_value] == [values.min(), values.max()]
     assert json.loads(file.with_name("ranges.json").read_text())["data"]["s"]
 
 
 def test_percentiles_are_those_of_the_values_of_all_samples(file):
-    given = samples(8)
-    ranges = calibrate(file, given, file.with_name("ranges.json"), method="Percentile", percentile=99.0, num_bins=4096)
+    inputs = samples(8)
+    ranges = calibrate(file, inputs, file.with_name("ranges.json"), method="Percentile", percentile=99.0, num_bins=4096)
     session = ontrain.InferenceSession(file)
-    values = np.abs(np.concatenate([session.run(["t"], feeds)[0] for feeds in given]))
+    values = np.abs(np.concatenate([session.run(["t"], feeds)[0] for feeds in inputs]))
     high = float(ranges["t"].range_value[1])
     assert np.mean(values <= high) == pytest.approx(0.99, abs=0.005)
 
@@ -74,9 +74,9 @@ def test_percentiles_are_those_of_the_values_of_all_samples(file):
 @pytest.mark.parametrize("method", ["MinMax", "Percentile", "Entropy"])
 def test_memory_does_not_grow_with_the_number_of_samples(file, method):
     def peak(count):
-        made = (feeds for i in range(count) for feeds in samples(1, rows=4096))  # a megabyte a value each
+        stream = (feeds for i in range(count) for feeds in samples(1, rows=4096))  # a megabyte a value each
         tracemalloc.start()
-        calibrate(file, made, file.with_name("ranges.json"), method=method)
+        calibrate(file, stream, file.with_name("ranges.json"), method=method)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most
@@ -87,21 +87,21 @@ def test_memory_does_not_grow_with_the_number_of_samples(file, method):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_error_table_names_the_node_to_exclude(file, provider):
-    given, ranges = samples(4), file.with_name("ranges.json")
-    calibrate(file, given, ranges)
+    inputs, ranges = samples(4), file.with_name("ranges.json")
+    calibrate(file, inputs, ranges)
     quantized = quantize(file, ranges)
-    errors = node_errors(file, quantized, given, providers=[provider])
+    errors = node_errors(file, quantized, inputs, providers=[provider])
     assert {error.node for error in errors} == {"calm", "bend", "spiked", "last"}
     by_node = {error.node: error for error in errors}
     plain = ontrain.SessionOptions()  # fused kernels saturate on processors without dot products of bytes
     plain.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_DISABLE_ALL
     session, other = (ontrain.InferenceSession(path, plain, [provider]) for path in (file, quantized))
-    right, wrong = (np.concatenate([s.run(None, feeds)[0] for feeds in given]) for s in (session, other))
+    right, wrong = (np.concatenate([s.run(None, feeds)[0] for feeds in inputs]) for s in (session, other))
     ratio = 10 * np.log10(np.square(right).sum() / np.square(right - wrong).sum())
     assert by_node["last"].decibels == pytest.approx(ratio, abs=0.5)
-    exact = node_errors(file, quantize(file, ranges, nodes_to_exclude=["calm", "bend", "spiked", "last"]), given)
+    exact = node_errors(file, quantize(file, ranges, nodes_to_exclude=["calm", "bend", "spiked", "last"]), inputs)
     assert all(error.decibels == np.inf and error.lost == 0 for error in exact)
-    without = node_errors(file, quantize(file, ranges, nodes_to_exclude=["spiked", "last"]), given)
+    without = node_errors(file, quantize(file, ranges, nodes_to_exclude=["spiked", "last"]), inputs)
     assert {e.node: e for e in without}["last"].decibels > by_node["last"].decibels + 3
 
 
@@ -150,9 +150,9 @@ def test_external_data_is_calibrated_and_quantised(file, tmp_path):
     ],
 )
 def test_what_cannot_be_calibrated_is_refused(file, arguments, error, told):
-    given = {"model": file, "reader": samples(1), "path": file.with_name("ranges.json")} | arguments
+    keywords = {"model": file, "reader": samples(1), "path": file.with_name("ranges.json")} | arguments
     with pytest.raises(error, match=told):
-        calibrate(**given)
+        calibrate(**keywords)
 
 
 def test_models_that_have_nothing_in_common_are_refused(file):

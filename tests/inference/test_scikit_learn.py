@@ -110,12 +110,12 @@ def differing(model, feeds, labels, numbers, sizes=SIZES, lists=(TORCH, None)):
                 if len(results[0]) != size or agree < 0.995:
                     wrong.append(f"{providers} {size}: {agree:.1%} of the labels agree")
             if numbers is not None:
-                found = results[at]
-                if isinstance(found, list):
-                    found = np.array([[*row.values()] for row in found]).reshape(len(found), numbers.shape[-1])
-                expected = numbers[:size].reshape(found.shape)
-                if not np.allclose(found, expected, rtol=1e-3, atol=2e-3):
-                    wrong.append(f"{providers} {size}: off by {np.abs(found - expected).max()}")
+                output = results[at]
+                if isinstance(output, list):
+                    output = np.array([[*row.values()] for row in output]).reshape(len(output), numbers.shape[-1])
+                expected = numbers[:size].reshape(output.shape)
+                if not np.allclose(output, expected, rtol=1e-3, atol=2e-3):
+                    wrong.append(f"{providers} {size}: off by {np.abs(output - expected).max()}")
     return wrong
 
 

@@ -38,9 +38,9 @@ def model() -> bytes:
         ]
         x = f"d{layer}"
     ends = (make.make_tensor_value_info(name, 1, ["rows", "columns", WIDTH]) for name in ("x", x))
-    graph = make.make_graph(nodes, "blocks", *([one] for one in ends), weights)
-    made = make.make_model(graph, opset_imports=[make.make_opsetid("", 21)], ir_version=10)
-    return made.SerializeToString()
+    graph = make.make_graph(nodes, "blocks", *([block] for block in ends), weights)
+    proto = make.make_model(graph, opset_imports=[make.make_opsetid("", 21)], ir_version=10)
+    return proto.SerializeToString()
 
 
 def hammer(
@@ -56,8 +56,8 @@ def hammer(
         order = random.Random(seed + number)
         for _ in range(runs):
             which = order.randrange(len(feeds))
-            (found,) = session.run(None, {"x": feeds[which]})
-            np.testing.assert_allclose(found, expected[which], rtol=1e-4, atol=1e-5)
+            (y,) = session.run(None, {"x": feeds[which]})
+            np.testing.assert_allclose(y, expected[which], rtol=1e-4, atol=1e-5)
 
     at_once(*(lambda number=number: work(number) for number in range(THREADS)))
 
@@ -77,7 +77,7 @@ def test_plans_are_forgotten_and_made_again_meanwhile(model, provider, seed, mon
 
 def test_sessions_of_one_file_are_planned_at_once(model, seed):
     sessions = [ontrain.InferenceSession(model, providers=[name]) for name in PROVIDERS]
-    at_once(*(lambda one=one: hammer(one, model, [(2, 3), (1, 5)], seed, runs=8) for one in sessions))
+    at_once(*(lambda session=session: hammer(session, model, [(2, 3), (1, 5)], seed, runs=8) for session in sessions))
 
 
 def test_a_trainer_evaluates_in_many_threads(seed):
@@ -104,7 +104,7 @@ def test_an_evaluation_beside_training_sees_the_parameters_between_two_steps():
     data, probe = batches(8), batches(1, batch=2)[0]
     states, models = [], [Net(), Net()]
     models[1].load_state_dict(models[0].state_dict())
-    alone, shared = (make_trainer(one, ontrain.training.optim.SGDConfig(lr=0.5)) for one in models)
+    alone, shared = (make_trainer(model, ontrain.training.optim.SGDConfig(lr=0.5)) for model in models)
     for batch in data:
         alone.train_step(*batch)
         states.append(alone.eval_step(*probe, fetches=["output"]))
@@ -128,8 +128,8 @@ def test_threads_draw_masks_of_their_own():
     module = nn.Sequential(nn.Dropout(0.5))
     wrapped = ORTModule(module)
     x = torch.ones(64, 64)
-    found: list[torch.Tensor] = []
-    at_once(*[lambda: found.extend(wrapped(x) for _ in range(20))] * 4)
-    assert len(found) == 80 and all(set(one.unique().tolist()) == {0.0, 2.0} for one in found)
-    assert all(0.4 < float((one == 0).float().mean()) < 0.6 for one in found)
-    assert len({one.numpy().tobytes() for one in found}) == len(found)
+    masks: list[torch.Tensor] = []
+    at_once(*[lambda: masks.extend(wrapped(x) for _ in range(20))] * 4)
+    assert len(masks) == 80 and all(set(mask.unique().tolist()) == {0.0, 2.0} for mask in masks)
+    assert all(0.4 < float((mask == 0).float().mean()) < 0.6 for mask in masks)
+    assert len({mask.numpy().tobytes() for mask in masks}) == len(masks)

@@ -203,8 +203,8 @@ def table() -> str:
     lines += ["", "## Environment", "", "`ontrain env` prints these with their present values.", ""]
     lines += ["| name | |", "|---|---|"]
     for name in sorted(name for name in VARIABLES if name.startswith("ORTMODULE_")):
-        one = VARIABLES[name]
-        lines.append(f"| `{name}` | {one.meaning or f'means nothing here: {one.instead}'} |")
+        variable = VARIABLES[name]
+        lines.append(f"| `{name}` | {variable.meaning or f'means nothing here: {variable.instead}'} |")
     return "\n".join(lines) + "\n"
 
 

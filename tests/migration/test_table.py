@@ -48,7 +48,7 @@ get_world_size get_world_rank
 """.split()  # noqa: SIM905
 
 
-def found(name: str) -> Any:
+def resolved(name: str) -> Any:
     """What a dotted name stands for."""
     parts = name.split(".")
     for cut in range(len(parts), 0, -1):
@@ -64,7 +64,7 @@ def found(name: str) -> Any:
 
 @pytest.mark.parametrize("name", sorted({row.here for row in ROWS if row.here is not None}))
 def test_the_name_here_exists(name):
-    assert found(name) is not None
+    assert resolved(name) is not None
 
 
 def test_every_name_of_upstream_is_listed_once():

@@ -69,18 +69,18 @@ def run_gradients(
     for name, tensor in tensors.items():
         state[name] = tensor.detach()
     results = engine.compile(model, state).run(dict(zip(captured.input_names, batch, strict=True)))
-    found = {name: torch.as_tensor(results[wish]) for name, wish in outputs}
-    return float(torch.as_tensor(results[loss])), found
+    gradients = {name: torch.as_tensor(results[wish]) for name, wish in outputs}
+    return float(torch.as_tensor(results[loss])), gradients
 
 
-def assert_close(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], relative: float) -> None:
+def assert_close(gradients: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], relative: float) -> None:
     """Every gradient within `relative` of eager's, by norm. Where the true gradient is zero (a key's bias, a bias
     before a normalisation) rounding noise is all there is: each side may be off by one rounding of the largest
     gradient. On an AMD EPYC with one thread, a bias is 0.95 of that from the gradient in double precision, and eager's
     0.14 on the other side."""
-    assert found.keys() == wanted.keys()
+    assert gradients.keys() == wanted.keys()
     largest = max(float(g.norm()) for g in wanted.values())
     for name, grad in wanted.items():
-        error = float((found[name] - grad).norm())
+        error = float((gradients[name] - grad).norm())
         allowed = relative * float(grad.norm()) + 2 * torch.finfo(grad.dtype).eps * largest
         assert error <= allowed, (name, error, float(grad.norm()))

@@ -65,7 +65,7 @@ def test_ortmodule_trains_what_is_no_single_graph_with_eagers_gradients_at_two_s
 
 @pytest.mark.parametrize("name", ["GCN", "experts, dense dispatch", "RealNVP", "MLP-Mixer", "GRUCell in a loop"])
 def test_the_reference_provider_gives_the_same_gradients(name: str):
-    entry = next(one for one in ZOO if one.name == name)
+    entry = next(candidate for candidate in ZOO if candidate.name == name)
     assert judge(entry, "ReferenceExecutionProvider").error <= 1e-5
 
 

@@ -40,66 +40,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=300.0, help="seconds a mutant (300)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     parser.add_argument("--verbose", action="store_true", help="print what the tests say of those not killed")
-    given = parser.parse_args(arguments)
-    wanted = [m for m in MUTANTS if not given.only or any(text in str(m) for text in given.only)]
-    chosen = sliced(wanted, given.part)
-    if given.list:
-        for one in chosen:
-            print(one)
+    options = parser.parse_args(arguments)
+    wanted = [m for m in MUTANTS if not options.only or any(text in str(m) for text in options.only)]
+    chosen = sliced(wanted, options.part)
+    if options.list:
+        for mutant in chosen:
+            print(mutant)
         print(f"{len(chosen)} of {len(MUTANTS)} mutants")
         return 0
-    outcomes = _run(chosen, given)
-    if given.unmutated:
+    outcomes = _run(chosen, options)
+    if options.unmutated:
         return _unmutated(outcomes)
     return _summary(outcomes)
 
 
-def _run(chosen: Sequence[Mutant], given: argparse.Namespace) -> dict[Mutant, Outcome]:
+def _run(chosen: Sequence[Mutant], options: argparse.Namespace) -> dict[Mutant, Outcome]:
     outcomes: dict[Mutant, Outcome] = {}
     trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="ontrain-mutants-") as scratch:
-        for number in range(given.jobs):
+        for number in range(options.jobs):
             trees.put(Tree(Path(scratch) / str(number)))
 
-        def run(one: Mutant) -> None:
+        def run(mutant: Mutant) -> None:
             tree, start = trees.get(), time.perf_counter()
             try:
-                outcome = (tree.unmutated if given.unmutated else tree.judge)(one, given.limit)
+                outcome = (tree.unmutated if options.unmutated else tree.judge)(mutant, options.limit)
                 output = tree.output
             finally:
                 trees.put(tree)
-            outcomes[one] = outcome
-            print(f"{outcome.value:10} {time.perf_counter() - start:5.1f} s  {one}", flush=True)
-            if given.verbose and outcome is not Outcome.KILLED:
+            outcomes[mutant] = outcome
+            print(f"{outcome.value:10} {time.perf_counter() - start:5.1f} s  {mutant}", flush=True)
+            if options.verbose and outcome is not Outcome.KILLED:
                 print(output, flush=True)
 
-        with ThreadPoolExecutor(given.jobs) as pool:
+        with ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(run, chosen))
     return outcomes
 
 
 def _unmutated(outcomes: dict[Mutant, Outcome]) -> int:
-    wrong = [one for one, outcome in outcomes.items() if outcome is not Outcome.SURVIVED]
+    wrong = [mutant for mutant, outcome in outcomes.items() if outcome is not Outcome.SURVIVED]
     print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} selections of tests pass without a mistake")
     return bool(wrong)
 
 
 def _summary(outcomes: dict[Mutant, Outcome]) -> int:
     """Print the table of rooms and what was not killed; the last line is the result."""
-    rooms = dict.fromkeys(one.room for one in outcomes)
+    rooms = dict.fromkeys(mutant.room for mutant in outcomes)
     print(f"\n{'room':14} {'run':>4} {'killed':>7}")
     for room in rooms:
-        found = Counter(outcome for one, outcome in outcomes.items() if one.room == room)
-        print(f"{room:14} {found.total():4} {found[Outcome.KILLED]:7}")
-    for one, outcome in outcomes.items():
+        counts = Counter(outcome for mutant, outcome in outcomes.items() if mutant.room == room)
+        print(f"{room:14} {counts.total():4} {counts[Outcome.KILLED]:7}")
+    for mutant, outcome in outcomes.items():
         if outcome is not Outcome.KILLED:
             print(
-                f"{outcome.value}: {one}\n    by {' '.join(one.tests)}" + (f" -k {one.keyword!r}" * bool(one.keyword))
+                f"{outcome.value}: {mutant}\n    by {' '.join(mutant.tests)}"
+                + (f" -k {mutant.keyword!r}" * bool(mutant.keyword))
             )
-    found = Counter(outcomes.values())
-    killed = found[Outcome.KILLED] / max(1, len(outcomes))
-    print(f"{found[Outcome.KILLED]} killed of {len(outcomes)} run ({killed:.1%}); the table has {len(MUTANTS)}")
-    return int(killed < WANTED or found[Outcome.UNTESTED] > 0)
+    counts = Counter(outcomes.values())
+    killed = counts[Outcome.KILLED] / max(1, len(outcomes))
+    print(f"{counts[Outcome.KILLED]} killed of {len(outcomes)} run ({killed:.1%}); the table has {len(MUTANTS)}")
+    return int(killed < WANTED or counts[Outcome.UNTESTED] > 0)
 
 
 if __name__ == "__main__":

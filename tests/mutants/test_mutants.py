@@ -14,13 +14,13 @@ from tests.mutants.table import MUTANTS
 from tests.slices import sliced
 
 
-@pytest.mark.parametrize("one", MUTANTS, ids=[f"{m.file}-{i}" for i, m in enumerate(MUTANTS)])
-def test_each_mutant_is_another_program_and_has_tests(one: Mutant) -> None:
-    text = (SOURCES / one.file).read_text()
-    made = one.applied(text)  # raises where a refactoring has moved the place
-    assert ast.dump(ast.parse(made)) != ast.dump(ast.parse(text))
-    missing = [name for name in one.tests if not (ROOT / "tests" / name).is_file()]
-    assert one.tests and not missing
+@pytest.mark.parametrize("entry", MUTANTS, ids=[f"{m.file}-{i}" for i, m in enumerate(MUTANTS)])
+def test_each_mutant_is_another_program_and_has_tests(entry: Mutant) -> None:
+    text = (SOURCES / entry.file).read_text()
+    changed = entry.applied(text)  # raises where a refactoring has moved the place
+    assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
+    missing = [name for name in entry.tests if not (ROOT / "tests" / name).is_file()]
+    assert entry.tests and not missing
 
 
 def test_there_are_enough_in_every_room() -> None:
@@ -65,8 +65,8 @@ def test_only_tests_that_fail_kill(tree: Tree, tmp_path: Path, claim: str, outco
 
 def test_a_selection_without_a_test_is_no_kill(tree: Tree) -> None:
     for tests, keyword in (("nowhere/test_nothing.py", ""), ("graph/test_graph.py", "no_such_test")):
-        one = mutant("units.py", "value /= 1024", "value /= 1000", tests, keyword)
-        assert tree.judge(one, 300) is Outcome.UNTESTED
+        planted = mutant("units.py", "value /= 1024", "value /= 1000", tests, keyword)
+        assert tree.judge(planted, 300) is Outcome.UNTESTED
 
 
 def test_parts_are_the_whole_without_doubles() -> None:

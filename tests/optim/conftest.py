@@ -52,8 +52,8 @@ class StepRunner:
         fed = {**self.values, **feeds, **{name: np.array(value, np.float32) for name, value in hyper.items()}}
         wanted = {v.name for v in model.graph.inputs}
         names = [v.name for v in model.graph.outputs]
-        found = self._ready[id(model)][1].run(names, {name: fed[name] for name in wanted})
-        outputs = dict(zip(names, map(np.asarray, found), strict=True))
+        results = self._ready[id(model)][1].run(names, {name: fed[name] for name in wanted})
+        outputs = dict(zip(names, map(np.asarray, results), strict=True))
         for value in model.graph.outputs:
             target = updates_of(value)
             if target is not None:
@@ -77,10 +77,10 @@ def run_composite() -> Callable[..., list[Array]]:
     def run(name: str, *arrays: Array | None, outputs: int = 3, **attributes: Any) -> list[Array]:
         inputs = [None if a is None else as_input(f"i{i}", a) for i, a in enumerate(arrays)]
         model = new_model([v for v in inputs if v is not None], name)
-        made = Builder(model.graph).composite(name, *inputs, outputs=outputs, **attributes)
-        model.graph.outputs.extend(made if isinstance(made, tuple) else (made,))
+        results = Builder(model.graph).composite(name, *inputs, outputs=outputs, **attributes)
+        model.graph.outputs.extend(results if isinstance(results, tuple) else (results,))
         feeds = {f"i{i}": a for i, a in enumerate(arrays) if a is not None}
-        return [np.asarray(found) for found in evaluator(model).run(None, feeds)]
+        return [np.asarray(array) for array in evaluator(model).run(None, feeds)]
 
     return run
 

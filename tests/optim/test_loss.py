@@ -46,8 +46,8 @@ def test_softmax_cross_entropy_is_torchs(rng, options):
 @pytest.mark.parametrize("kind", ["SoftmaxCrossEntropy", "NLL"])
 def test_classes_may_come_last_as_language_models_give_them(rng, kind):
     x, labels = rng.normal(size=(2, 3, 5)).astype(np.float32), rng.integers(0, 5, (2, 3))
-    made = add_loss(model_with_output([2, 3, 5]), kind, "scores", class_axis=-1)
-    loss, scores = run(made, {"x": x, "label": labels})
+    model = add_loss(model_with_output([2, 3, 5]), kind, "scores", class_axis=-1)
+    loss, scores = run(model, {"x": x, "label": labels})
     reference = functional.cross_entropy if kind == "SoftmaxCrossEntropy" else functional.nll_loss
     wanted = reference(torch.tensor(scores).reshape(-1, 5), torch.tensor(labels).reshape(-1))
     np.testing.assert_allclose(loss, wanted, rtol=1e-6)
@@ -74,16 +74,16 @@ def test_bce_with_logits_neither_overflows_nor_vanishes(evaluate):
 
 
 def test_a_loss_comes_first_and_its_label_is_an_input_with_a_role():
-    made = add_loss(model_with_output(["batch", 3]), "SoftmaxCrossEntropy", "scores", "target")
-    assert [v.name for v in made.graph.outputs] == ["loss", "scores"]
-    target = made.graph.inputs[-1]
+    model = add_loss(model_with_output(["batch", 3]), "SoftmaxCrossEntropy", "scores", "target")
+    assert [v.name for v in model.graph.outputs] == ["loss", "scores"]
+    target = model.graph.inputs[-1]
     assert (target.name, role_of(target), target.dtype) == ("target", Role.LABEL, ir.DataType.INT64)
     assert str(target.shape) == "[batch]"
 
 
 def test_a_label_that_the_model_has_is_used():
-    made = add_loss(model_with_output([4]), "MSE", "scores", "x")
-    assert [v.name for v in made.graph.inputs] == ["x"]
+    model = add_loss(model_with_output([4]), "MSE", "scores", "x")
+    assert [v.name for v in model.graph.inputs] == ["x"]
 
 
 def test_unknown_losses_and_outputs_are_refused_with_the_nearest_names():
@@ -99,9 +99,9 @@ def test_unknown_losses_and_outputs_are_refused_with_the_nearest_names():
 
 
 def weight_of(evaluate, build, feeds):
-    found = evaluate(lambda op, v: loss_weight(op, op.graph, build(op, v)), feeds)
-    assert found.shape == () and found.dtype == np.float32
-    return float(found)
+    weight = evaluate(lambda op, v: loss_weight(op, op.graph, build(op, v)), feeds)
+    assert weight.shape == () and weight.dtype == np.float32
+    return float(weight)
 
 
 @pytest.mark.parametrize("function", [softmax_cross_entropy, nll])

@@ -81,9 +81,9 @@ CASES = [
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-6), (np.float64, 1e-10)])
 def test_adaptive_optimizers_follow_their_papers(run_composite, rng, name, attributes, dtype, tolerance):
     start, grads = rng.normal(size=(4, 3)).astype(dtype), gradients(rng, (4, 3), dtype)
-    found = run_adaptive(run_composite, name, start, grads, lr=0.0078125, scale=0.25, **attributes)
+    results = run_adaptive(run_composite, name, start, grads, lr=0.0078125, scale=0.25, **attributes)
     wanted = adaptive_formula(name, start, grads, lr=0.0078125, scale=0.25, **attributes)
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(results, wanted, strict=True):
         assert got.dtype == dtype
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
@@ -92,9 +92,9 @@ def test_adaptive_optimizers_follow_their_papers(run_composite, rng, name, attri
 def test_the_first_steps_of_adam_keep_their_digits(run_composite, bias_correction):
     """1 − 0.999 taken in float32 from a float32 attribute would be off by 1.3e-5."""
     start, grad = np.zeros(3, np.float32), np.array([1e-4, 1.0, 300.0], np.float32)
-    found = run_adaptive(run_composite, "AdamW", start, [grad], lr=1.0, bias_correction=bias_correction)
+    results = run_adaptive(run_composite, "AdamW", start, [grad], lr=1.0, bias_correction=bias_correction)
     wanted = adaptive_formula("AdamW", start, [grad], lr=1.0, bias_correction=bias_correction)
-    for got, want in zip(found, wanted, strict=True):
+    for got, want in zip(results, wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=4e-7)
 
 
@@ -223,6 +223,6 @@ def test_updates_have_the_types_of_what_they_update():
             ("s", [], ir.DataType.FLOAT),
         )
     ]  # fmt: skip
-    made = Builder(new_model(values, "types").graph).composite("Lamb", *values, outputs=3)
-    assert [v.dtype for v in made] == [ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.FLOAT]
-    assert all(tuple(v.shape) == (2, 3) for v in made)
+    outputs = Builder(new_model(values, "types").graph).composite("Lamb", *values, outputs=3)
+    assert [v.dtype for v in outputs] == [ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.FLOAT]
+    assert all(tuple(v.shape) == (2, 3) for v in outputs)

@@ -68,15 +68,15 @@ def test_twenty_steps_are_torchs(step_runner, rng, algorithm, max_norm):
     optimizer = reference(p, 0.02)
     for step in range(1, 21):
         feeds = batch(rng, ignored=step % 3)
-        found = runner(model, feeds, step=step, lr=0.02, loss_scale=1024.0)
+        outputs = runner(model, feeds, step=step, lr=0.02, loss_scale=1024.0)
         optimizer.zero_grad()
         loss = torch_loss(p, feeds)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(p.values(), max_norm or float("inf"))
         optimizer.step()
-        np.testing.assert_allclose(found["loss"], loss.item(), rtol=2e-6, atol=2e-6)
-        np.testing.assert_allclose(found["grad_norm"], norm, rtol=2e-6, atol=1e-6)
-        assert found["all_finite"]
+        np.testing.assert_allclose(outputs["loss"], loss.item(), rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(outputs["grad_norm"], norm, rtol=2e-6, atol=1e-6)
+        assert outputs["all_finite"]
     assert_same(runner, p)
 
 
@@ -87,27 +87,27 @@ def test_micro_batches_with_unequal_labels_make_the_same_step_as_one_batch(step_
     last = build_step(network(), "loss", spec, kind=LAST, **options)
     whole = build_step(network(rows=32), "loss", spec, **options)
     values = start(rng)
-    parts, one = step_runner(values), step_runner(values)
+    parts, at_once = step_runner(values), step_runner(values)
     for step in range(1, 6):
         micro = [batch(rng, ignored=n) for n in (7, 0, 3, 5)]
         hyper = {"step": step, "loss_scale": 8.0}
         for part in micro[:-1]:
             parts(more, part, **hyper)
-        found = parts(last, micro[-1], **hyper)
+        outputs = parts(last, micro[-1], **hyper)
         parts.reset_accumulators()
         joined = {key: np.concatenate([part[key] for part in micro]) for key in ("x", "y")}
-        wanted = one(whole, joined, step=step)
-        np.testing.assert_allclose(found["grad_norm"], wanted["grad_norm"], rtol=2e-6)
-    for name in one.values:
-        np.testing.assert_allclose(parts.values[name], one.values[name], rtol=1e-6, atol=1e-6, err_msg=name)
+        wanted = at_once(whole, joined, step=step)
+        np.testing.assert_allclose(outputs["grad_norm"], wanted["grad_norm"], rtol=2e-6)
+    for name in at_once.values:
+        np.testing.assert_allclose(parts.values[name], at_once.values[name], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
 def test_accumulation_changes_nothing_but_the_accumulators(step_runner, rng):
     model = build_step(network(), "loss", PLAIN, trainable=NAMES, kind=ACCUMULATE)
     values = start(rng)
     runner = step_runner(values)
-    found = runner(model, batch(rng, ignored=3))
-    assert set(found) == {"loss", "scores"}
+    outputs = runner(model, batch(rng, ignored=3))
+    assert set(outputs) == {"loss", "scores"}
     for name, before in values.items():
         np.testing.assert_array_equal(runner.values[name], before)
     assert runner.values["loss_weight_acc"] == 5
@@ -130,8 +130,8 @@ def test_a_batch_without_any_label_has_no_gradient(step_runner, rng):
     values = start(rng)
     for kind in (UPDATE, LAST):
         runner = step_runner(values)
-        found = runner(build_step(network(), "loss", PLAIN, trainable=NAMES, kind=kind), batch(rng, ignored=8))
-        assert found["grad_norm"] == 0 and found["all_finite"]
+        outputs = runner(build_step(network(), "loss", PLAIN, trainable=NAMES, kind=kind), batch(rng, ignored=8))
+        assert outputs["grad_norm"] == 0 and outputs["all_finite"]
         np.testing.assert_array_equal(runner.values["w1"], values["w1"])
 
 
@@ -170,7 +170,7 @@ def test_an_inlined_step_runs_in_stock_onnxruntime(step_runner, rng, algorithm):
     session = ort.InferenceSession(
         ir.to_proto(inline_all(model)).SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    found = dict(zip([v.name for v in model.graph.outputs], session.run(None, fed), strict=True))
+    outputs = dict(zip([v.name for v in model.graph.outputs], session.run(None, fed), strict=True))
     runner(model, feeds)
     for name in NAMES:
-        np.testing.assert_allclose(found[f"{name}.next"], runner.values[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(outputs[f"{name}.next"], runner.values[name], rtol=1e-5, atol=1e-6)

@@ -37,11 +37,11 @@ def test_a_step_that_is_not_finite_says_so(step_runner, rng, kind):
     runner = step_runner(values)
     assert runner(model, good)["all_finite"]
     runner.reset_accumulators()
-    found = runner(model, bad, step=2)
-    assert not found["all_finite"] and not np.isfinite(found["grad_norm"])
+    outputs = runner(model, bad, step=2)
+    assert not outputs["all_finite"] and not np.isfinite(outputs["grad_norm"])
     careless = step_runner(values)
-    found = careless(build_step(network(), "loss", spec, trainable=NAMES, kind=kind), bad)
-    assert not found["all_finite"] and np.isnan(careless.values["w1"]).any()
+    outputs = careless(build_step(network(), "loss", spec, trainable=NAMES, kind=kind), bad)
+    assert not outputs["all_finite"] and np.isnan(careless.values["w1"]).any()
 
 
 @pytest.mark.parametrize("overflow", [np.inf, -np.inf, 3e38], ids=["inf", "-inf", "a norm beyond the range"])
@@ -55,8 +55,8 @@ def test_an_infinite_gradient_is_not_finite_even_where_nothing_is_nan(step_runne
     step = build_step(forward, "loss", PLAIN, trainable=["w"])
     runner = step_runner({"w": np.ones(2, np.float32)})
     with np.errstate(over="ignore"):
-        found = runner(step, {"x": np.full(2, overflow, np.float32)})
-    assert np.isposinf(found["grad_norm"]) and not found["all_finite"]
+        outputs = runner(step, {"x": np.full(2, overflow, np.float32)})
+    assert np.isposinf(outputs["grad_norm"]) and not outputs["all_finite"]
 
 
 @pytest.mark.parametrize("overflow", [np.inf, -np.inf, np.nan])
@@ -116,9 +116,9 @@ def test_a_step_marks_what_it_keeps_and_passes_leave_the_marks(kind):
         expected |= {Slot(name, moment) for name in names for moment in (StateKind.EXP_AVG, StateKind.EXP_AVG_SQ)}
     if kind is not UPDATE:
         expected |= {Slot(name, StateKind.GRADIENT_SUM) for name in names} | {Slot("", StateKind.LABEL_COUNT)}
-    kept = by_role(step.graph, Role.STATE)
-    assert {slot_of(state) for state in kept} == expected
-    assert all(state.name == slot_of(state).name for state in kept)
+    states = by_role(step.graph, Role.STATE)
+    assert {slot_of(state) for state in states} == expected
+    assert all(state.name == slot_of(state).name for state in states)
 
 
 def test_buffer_updates_of_the_forward_graph_survive(step_runner, rng):

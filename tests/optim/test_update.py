@@ -74,7 +74,7 @@ def test_lamb_in_two_halves_over_parts_is_lamb():
             own[name] = before[name.replace(part[0].name, "a")][start:stop]
         squares.append(provider.compile(build_lamb_directions(part, spec, max_norm=0.5), own).run(HYPER))
         halves.append((part, own))
-    added = {name: sum(one[name] for one in squares) for name in ("param_squares", "update_squares")}
+    added = {name: sum(sums[name] for sums in squares) for name in ("param_squares", "update_squares")}
     for part, own in halves:
         provider.compile(build_lamb_moves(part, spec), own).run({**HYPER, **added})
     for kind in ("", ".exp_avg", ".exp_avg_sq"):

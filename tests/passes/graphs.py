@@ -18,8 +18,8 @@ def graph(make, **shapes):
     model = new_model(inputs, "test")
     op = Builder(model.graph)
     with op.arithmetic():
-        made = make(op, *inputs)
-    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        results = make(op, *inputs)
+    for i, value in enumerate(results if isinstance(results, tuple) else (results,)):
         value.name = f"y{i}"
         model.graph.outputs.append(value)
     return model
@@ -35,11 +35,11 @@ def operators(model):
     return [node.op_type for node in model.graph]
 
 
-def applied(one, model, *, count, bitwise=True):
+def applied(graph_pass, model, *, count, bitwise=True):
     before = values(model)
-    made, changed = one.apply(model)
-    made = rebuild(made)
+    rewritten, changed = graph_pass.apply(model)
+    rewritten = rebuild(rewritten)
     assert changed == count
-    for a, b in zip(before, values(made), strict=True):
+    for a, b in zip(before, values(rewritten), strict=True):
         np.testing.assert_array_equal(a, b) if bitwise else np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-    return made
+    return rewritten

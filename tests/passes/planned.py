@@ -38,7 +38,7 @@ def network():
     return Network()
 
 
-def trainer(model=None, **options):
+def make_trainer(model=None, **options):
     return ORTTrainer(
         model or network(), DESCRIPTION, optim.SGDConfig(lr=0.1), torch.nn.functional.cross_entropy,
         {"device": {"id": "cpu"}, **options},
@@ -52,7 +52,7 @@ def batch():
 
 def loss(**options):
     """The loss of one training step of a new trainer."""
-    return float(trainer(**options).train_step(*batch())[0])
+    return float(make_trainer(**options).train_step(*batch())[0])
 
 
 def eager_loss():

@@ -30,12 +30,12 @@ def test_only_the_bias_changes(bias, other, again):
     assert bias_of(node) is values.get("bias")
     wanted = values["q"] if other else None
     outputs = with_bias(op, node, node.inputs, wanted)
-    made = outputs[0].producer()
-    assert bias_of(made) is wanted and len(outputs) == 3
-    assert [made.inputs[i] for i in (0, 1, 2)] == [values[name] for name in "qkv"]
-    assert (made.inputs[4] if len(made.inputs) > 4 else None) is values.get("mask")
-    assert made.inputs[-1] is not None
-    assert {name: attr.value for name, attr in made.attributes.items()} == {
+    biased = outputs[0].producer()
+    assert bias_of(biased) is wanted and len(outputs) == 3
+    assert [biased.inputs[i] for i in (0, 1, 2)] == [values[name] for name in "qkv"]
+    assert (biased.inputs[4] if len(biased.inputs) > 4 else None) is values.get("mask")
+    assert biased.inputs[-1] is not None
+    assert {name: attr.value for name, attr in biased.attributes.items()} == {
         "scale": 0.25,
         "dropout": pytest.approx(0.1),
     }

@@ -29,13 +29,13 @@ def is_right():
 
 
 def test_the_pass_and_the_node_are_found(planted):
-    found = bisect(is_right)
-    assert (found.number, found.name, found.stage) == (planted, "TanhByExponentials", "forward")
+    culprit = bisect(is_right)
+    assert (culprit.number, culprit.name, culprit.stage) == (planted, "TanhByExponentials", "forward")
     # The second Tanh in the order of the graph is the one of rows of length 4.
-    assert found.rewrite == 2
-    assert found.node.startswith("Tanh(") and "float[6, 4]" in found.node
-    assert "planned.py" in found.source
-    assert found.tries <= 2 + len(pipeline("forward")) + len(pipeline("step"))
+    assert culprit.rewrite == 2
+    assert culprit.node.startswith("Tanh(") and "float[6, 4]" in culprit.node
+    assert "planned.py" in culprit.source
+    assert culprit.tries <= 2 + len(pipeline("forward")) + len(pipeline("step"))
 
 
 WRONG_IN_ANOTHER_PROCESS = """
@@ -61,15 +61,15 @@ raise SystemExit(not np.allclose(y, np.tanh(np.exp(np.exp([0, -1])))))
 def test_other_processes_are_searched_too(tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text(WRONG_IN_ANOTHER_PROCESS)
-    found = bisect(lambda: subprocess.run([sys.executable, script], check=False).returncode == 0)
-    assert (found.number, found.name, found.rewrite) == (2, "Doubles", 1)
-    assert found.node == "Exp(x: float[2]) -> exp_0: float[2]"
+    culprit = bisect(lambda: subprocess.run([sys.executable, script], check=False).returncode == 0)
+    assert (culprit.number, culprit.name, culprit.rewrite) == (2, "Doubles", 1)
+    assert culprit.node == "Exp(x: float[2]) -> exp_0: float[2]"
 
 
 def test_a_number_that_no_pass_made_wrong_is_said_to_be_so():
-    found = bisect(lambda: loss() < 0)
-    assert (found.number, found.name) == (0, None)
-    assert "without any pass" in str(found)
+    culprit = bisect(lambda: loss() < 0)
+    assert (culprit.number, culprit.name) == (0, None)
+    assert "without any pass" in str(culprit)
 
 
 def test_nothing_wrong_is_an_error_of_its_own():

@@ -16,8 +16,8 @@ L, N, D, H = 4, 2, 3, 5
 
 
 def test_other_operators_stay():
-    made, changed = ExpandRecurrent().apply(graph(lambda op, x: op.Tanh(op.Exp(x)), x=[3]))
-    assert changed == 0 and operators(made) == ["Exp", "Tanh"]
+    rewritten, changed = ExpandRecurrent().apply(graph(lambda op, x: op.Tanh(op.Exp(x)), x=[3]))
+    assert changed == 0 and operators(rewritten) == ["Exp", "Tanh"]
 
 
 @pytest.mark.parametrize(("op_type", "module", "gates"), [("RNN", torch.nn.RNN, 1), ("GRU", torch.nn.GRU, 3)])
@@ -30,9 +30,9 @@ def test_a_layer_becomes_a_loop_with_torchs_values(op_type, module, gates, rng):
     named = {"linear_before_reset": 1} if op_type == "GRU" else {}
     y, _ = getattr(op, op_type)(x, *map(op.const, (*weights, bias)), hidden_size=H, outputs=2, **named)
     model.graph.outputs.append(y)
-    made, changed = ExpandRecurrent().apply(model)
-    made = rebuild(made)
-    assert changed == 1 and op_type not in operators(made)
+    rewritten, changed = ExpandRecurrent().apply(model)
+    rewritten = rebuild(rewritten)
+    assert changed == 1 and op_type not in operators(rewritten)
 
     layer = module(D, H)
     order = np.r_[H : 2 * H, 0:H, 2 * H : 3 * H] if op_type == "GRU" else np.arange(H)  # ONNX: update gate first
@@ -44,5 +44,5 @@ def test_a_layer_becomes_a_loop_with_torchs_values(op_type, module, gates, rng):
         fed = rng.standard_normal((L, N, D)).astype(np.float32)
         wanted = layer(torch.tensor(fed))[0]
     provider = get_provider("TorchExecutionProvider")
-    (found,) = provider.compile(made, provider.create_state([])).run({"x": torch.tensor(fed)}).values()
-    torch.testing.assert_close(torch.as_tensor(np.asarray(found))[:, 0], wanted, rtol=1e-5, atol=1e-6)
+    (result,) = provider.compile(rewritten, provider.create_state([])).run({"x": torch.tensor(fed)}).values()
+    torch.testing.assert_close(torch.as_tensor(np.asarray(result))[:, 0], wanted, rtol=1e-5, atol=1e-6)

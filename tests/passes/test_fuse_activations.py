@@ -35,15 +35,15 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_formula_becomes_the_activation(name):
     formula, wanted, approximate = FORMULAS[name]
-    made = applied(FuseActivations(), graph(formula, x=[3, 40]), count=1, bitwise=False)
-    assert operators(made) == [wanted]
+    rewritten = applied(FuseActivations(), graph(formula, x=[3, 40]), count=1, bitwise=False)
+    assert operators(rewritten) == [wanted]
     if approximate is not None:
-        assert made.graph[0].attributes.get_string("approximate", "none") == approximate
+        assert rewritten.graph[0].attributes.get_string("approximate", "none") == approximate
 
 
 def test_the_argument_may_be_a_formula_itself():
-    made = applied(FuseActivations(), graph(lambda op, x: _gelu_tanh(op, 2.0 * x), x=[8]), count=1, bitwise=False)
-    assert operators(made) == ["Mul", "Gelu"]
+    rewritten = applied(FuseActivations(), graph(lambda op, x: _gelu_tanh(op, 2.0 * x), x=[8]), count=1, bitwise=False)
+    assert operators(rewritten) == ["Mul", "Gelu"]
 
 
 def test_two_in_a_row_are_both_found():

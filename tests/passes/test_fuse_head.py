@@ -59,7 +59,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return ids, labels
 
 
-def trainer(
+def make_trainer(
     network, *, logits_bytes=CHUNKED, disabled=(), outputs=("loss",), steps=1, provider=None, device="cpu", mixed=None
 ) -> ORTTrainer:
     shapes = {"loss": ("loss", [], True), "logits": ("logits", ["batch", "length", CLASSES])}
@@ -74,34 +74,34 @@ def trainer(
     return ORTTrainer(copy.deepcopy(network), names, optim.SGDConfig(lr=0.5), options=options)
 
 
-def losses(one: ORTTrainer, *batches: tuple[torch.Tensor, torch.Tensor]) -> list[float]:
-    return [float(one.train_step(*batch)) for batch in batches]
+def losses(trainer: ORTTrainer, *batches: tuple[torch.Tensor, torch.Tensor]) -> list[float]:
+    return [float(trainer.train_step(*batch)) for batch in batches]
 
 
 def eager_losses(network: nn.Module, *batches: tuple[torch.Tensor, torch.Tensor]) -> tuple[list[float], nn.Module]:
     again = copy.deepcopy(network)
-    optimizer, found = torch.optim.SGD(again.parameters(), lr=0.5), []
+    optimizer, curve = torch.optim.SGD(again.parameters(), lr=0.5), []
     for batch in batches:
         optimizer.zero_grad()
         loss = again(*batch)
         loss.backward()
         optimizer.step()
-        found.append(float(loss.detach()))
-    return found, again
+        curve.append(float(loss.detach()))
+    return curve, again
 
 
-def head(one: ORTTrainer) -> list[ir.Node]:
-    return [node for node in one.step_model().graph if node.op_type == "LinearCrossEntropy"]
+def head(trainer: ORTTrainer) -> list[ir.Node]:
+    return [node for node in trainer.step_model().graph if node.op_type == "LinearCrossEntropy"]
 
 
-def fused(one: ORTTrainer) -> bool:
-    return bool(head(one))
+def fused(trainer: ORTTrainer) -> bool:
+    return bool(head(trainer))
 
 
-def same_parameters(one: ORTTrainer, network: nn.Module) -> None:
-    found = one.state_dict(pytorch_format=True)
+def same_parameters(trainer: ORTTrainer, network: nn.Module) -> None:
+    parameters = trainer.state_dict(pytorch_format=True)
     for name, tensor in network.state_dict().items():
-        torch.testing.assert_close(torch.as_tensor(found[name]), tensor, rtol=1e-6, atol=1e-6, msg=name)
+        torch.testing.assert_close(torch.as_tensor(parameters[name]), tensor, rtol=1e-6, atol=1e-6, msg=name)
 
 
 def in_half(network: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -114,9 +114,9 @@ def in_half(network: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tup
     return loss.detach(), *(p.detach() for p in again.parameters())
 
 
-def no_worse(found, half, exact) -> None:
+def no_worse(actual, half, exact) -> None:
     """As near to single precision as eager PyTorch under autocast; roundings differ, and few elements scatter more."""
-    for ours, theirs, true in zip(found, half, exact, strict=True):
+    for ours, theirs, true in zip(actual, half, exact, strict=True):
         times = 1.4 if true.numel() > 500 else 2.0
         assert torch.dist(ours, true) <= times * torch.dist(theirs, true) + 1e-6 * true.norm()
 
@@ -132,12 +132,12 @@ def test_training_equals_eager(form, logits_bytes, batch):
     if form == "another ignored label":
         batch = (batch[0], batch[1].clamp(min=5))
     network = Network(**FORMS[form])
-    one = trainer(network, logits_bytes=logits_bytes)
-    found = losses(one, batch, batch)
-    assert fused(one)
+    trainer = make_trainer(network, logits_bytes=logits_bytes)
+    curve = losses(trainer, batch, batch)
+    assert fused(trainer)
     wanted, eager = eager_losses(network, batch, batch)
-    assert found == pytest.approx(wanted, rel=1e-6)
-    same_parameters(one, eager)
+    assert curve == pytest.approx(wanted, rel=1e-6)
+    same_parameters(trainer, eager)
 
 
 @pytest.mark.parametrize("form, logits_bytes", [*((form, CHUNKED) for form in FORMS), ("bias", 1 << 30)])
@@ -145,30 +145,30 @@ def test_training_in_bfloat16_is_as_exact_as_eagers(form, logits_bytes, batch):
     if form == "another ignored label":
         batch = (batch[0], batch[1].clamp(min=5))
     network = Network(**FORMS[form])
-    one = trainer(network, logits_bytes=logits_bytes, mixed={"enabled": True, "dtype": "bfloat16"})
-    found = [one.train_step(*batch)]
-    assert found[0].dtype == torch.float32
-    assert [heads.inputs[0].dtype for heads in head(one)] == [ir.DataType.BFLOAT16]
-    state = one.state_dict(pytorch_format=True)
-    found += [torch.as_tensor(state[name]) for name, _ in network.named_parameters()]
+    trainer = make_trainer(network, logits_bytes=logits_bytes, mixed={"enabled": True, "dtype": "bfloat16"})
+    tensors = [trainer.train_step(*batch)]
+    assert tensors[0].dtype == torch.float32
+    assert [heads.inputs[0].dtype for heads in head(trainer)] == [ir.DataType.BFLOAT16]
+    state = trainer.state_dict(pytorch_format=True)
+    tensors += [torch.as_tensor(state[name]) for name, _ in network.named_parameters()]
     wanted, eager = eager_losses(network, batch)
-    no_worse(found, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
+    no_worse(tensors, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
 
 
 def test_training_in_bfloat16_equals_training_without_the_pass(batch):
     network = Network()
-    found = []
+    curves = []
     for disabled in ((), ("FuseHead",)):
-        one = trainer(network, disabled=disabled, mixed={"enabled": True, "dtype": "bfloat16"})
-        found.append(losses(one, batch, batch))
-    assert found[0] == pytest.approx(found[1], rel=2e-3)
+        trainer = make_trainer(network, disabled=disabled, mixed={"enabled": True, "dtype": "bfloat16"})
+        curves.append(losses(trainer, batch, batch))
+    assert curves[0] == pytest.approx(curves[1], rel=2e-3)
 
 
 def test_in_float16_the_head_stays_in_single_precision(batch):
     """Its gradient is made before the loss is scaled, and would be lost."""
-    one = trainer(Network(), mixed={"enabled": True, "dtype": "float16"})
-    losses(one, batch)
-    assert [heads.inputs[0].dtype for heads in head(one)] == [ir.DataType.FLOAT]
+    trainer = make_trainer(Network(), mixed={"enabled": True, "dtype": "float16"})
+    losses(trainer, batch)
+    assert [heads.inputs[0].dtype for heads in head(trainer)] == [ir.DataType.FLOAT]
 
 
 def test_a_module_under_autocast_has_its_head_fused(batch, monkeypatch):
@@ -179,35 +179,37 @@ def test_a_module_under_autocast_has_its_head_fused(batch, monkeypatch):
         loss = module(*batch)
     loss.backward()
     torch.optim.SGD(module.parameters(), lr=0.5).step()
-    found = [loss.detach(), *(p.detach() for p in module.parameters())]
+    tensors = [loss.detach(), *(p.detach() for p in module.parameters())]
     wanted, eager = eager_losses(network, batch)
-    no_worse(found, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
+    no_worse(tensors, in_half(network, batch), [torch.tensor(wanted[0]), *(p.detach() for p in eager.parameters())])
     (entry,) = module._engine.entries
     (plan,) = entry.session.plans.values()
-    made = [one.node for one in plan.executable.current.forward_code.program if one.node is not None]
-    assert {one.inputs[0].dtype for one in made if one.op_type == "LinearCrossEntropy"} == {ir.DataType.BFLOAT16}
+    nodes = [
+        instruction.node for instruction in plan.executable.current.forward_code.program if instruction.node is not None
+    ]
+    assert {node.inputs[0].dtype for node in nodes if node.op_type == "LinearCrossEntropy"} == {ir.DataType.BFLOAT16}
 
 
 def test_training_equals_training_without_the_pass(batch):
     network = Network()
-    on, off = trainer(network), trainer(network, disabled=["FuseHead"])
+    on, off = make_trainer(network), make_trainer(network, disabled=["FuseHead"])
     assert losses(on, batch, batch, batch) == pytest.approx(losses(off, batch, batch, batch), rel=1e-6)
     assert fused(on) and not fused(off)
 
 
 def test_onnxruntime_trains_on_the_body(batch):
     network = Network()
-    one = trainer(network, provider=("OnnxRuntimeExecutionProvider", {}))
-    assert losses(one, batch, batch) == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-6)
-    assert fused(one)
+    trainer = make_trainer(network, provider=("OnnxRuntimeExecutionProvider", {}))
+    assert losses(trainer, batch, batch) == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-6)
+    assert fused(trainer)
 
 
 @pytest.mark.gpu
 def test_a_gpu_trains_like_the_cpu(batch):
     network = Network(tied=True)
-    one = trainer(copy.deepcopy(network).cuda(), device="cuda")
-    found = losses(one, *[tuple(tensor.cuda() for tensor in batch)] * 2)
-    assert fused(one) and found == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-5)
+    trainer = make_trainer(copy.deepcopy(network).cuda(), device="cuda")
+    curve = losses(trainer, *[tuple(tensor.cuda() for tensor in batch)] * 2)
+    assert fused(trainer) and curve == pytest.approx(eager_losses(network, batch, batch)[0], rel=1e-5)
 
 
 def test_a_label_whose_probability_underflows_has_a_finite_loss(batch):
@@ -215,42 +217,42 @@ def test_a_label_whose_probability_underflows_has_a_finite_loss(batch):
     logits = network.logits(batch[0]).flatten(0, 1)
     chosen = torch.softmax(logits, 1).gather(1, batch[1].flatten().clamp(min=0)[:, None])
     assert float((chosen == 0).float().mean()) > 0.5
-    (found,), (wanted,) = losses(trainer(network), batch), eager_losses(network, batch)[0]
-    assert found == pytest.approx(wanted, rel=1e-6)
+    (loss,), (wanted,) = losses(make_trainer(network), batch), eager_losses(network, batch)[0]
+    assert loss == pytest.approx(wanted, rel=1e-6)
 
 
 def test_without_any_label_the_loss_is_undefined_and_nothing_is_learnt(batch):
     network = Network()
-    one = trainer(network)
+    trainer = make_trainer(network)
     with pytest.warns(UserWarning, match="has the batch a label"):
-        (loss,) = losses(one, (batch[0], torch.full_like(batch[1], -100)))
+        (loss,) = losses(trainer, (batch[0], torch.full_like(batch[1], -100)))
     assert loss != loss
-    same_parameters(one, network)
+    same_parameters(trainer, network)
 
 
 def test_a_label_out_of_range_is_named(batch):
     bad = batch[1].clone()
     bad[2, 3] = CLASSES
     with pytest.raises(ValueError, match=f"holds label {CLASSES}"):
-        losses(trainer(Network()), (batch[0], bad))
+        losses(make_trainer(Network()), (batch[0], bad))
 
 
 def test_scores_never_exist_in_full(batch):
     network = Network()
-    on, off = trainer(network), trainer(network, disabled=["FuseHead"])
+    on, off = make_trainer(network), make_trainer(network, disabled=["FuseHead"])
     planned = []
-    for one in (on, off):
-        losses(one, batch)
-        planned.append(next(iter(one._run.session.plans.values())).executable.planned_bytes)
+    for trainer in (on, off):
+        losses(trainer, batch)
+        planned.append(next(iter(trainer._run.session.plans.values())).executable.planned_bytes)
     assert planned[0] < ROWS * CLASSES * 4 < planned[1] / 2
 
 
 def test_accumulated_micro_batches_equal_one_batch(batch):
     network = Network(tied=True)
-    one = trainer(network, steps=2)
+    trainer = make_trainer(network, steps=2)
     halves = [(batch[0][i : i + 2], batch[1][i : i + 2]) for i in (0, 2)]
-    losses(one, *halves)
-    same_parameters(one, eager_losses(network, batch)[1])
+    losses(trainer, *halves)
+    same_parameters(trainer, eager_losses(network, batch)[1])
 
 
 LEFT_ALONE = {
@@ -263,9 +265,9 @@ LEFT_ALONE = {
 @pytest.mark.parametrize("why", LEFT_ALONE)
 def test_it_is_left_alone_for(why, batch):
     network, outputs = LEFT_ALONE[why]
-    one = trainer(network, outputs=outputs)
-    one.train_step(*batch)
-    assert not fused(one)
+    trainer = make_trainer(network, outputs=outputs)
+    trainer.train_step(*batch)
+    assert not fused(trainer)
 
 
 _SCORED_FILE = f"""<ir_version: 10, opset_import: ["" : 23]>
@@ -286,11 +288,11 @@ def test_it_is_left_alone_where_a_file_returns_the_log_probabilities():
         "outputs": [("loss", [], True), ("log_probs", ["rows", CLASSES])],
     }
     options = {"provider": ("TorchExecutionProvider", {"logits_bytes": CHUNKED}), "device": {"id": "cpu"}}
-    one = ORTTrainer(proto, names, optim.SGDConfig(lr=0.5), options=options)
-    loss, log_probs = one.train_step(x, labels)
+    trainer = ORTTrainer(proto, names, optim.SGDConfig(lr=0.5), options=options)
+    loss, log_probs = trainer.train_step(x, labels)
     torch.testing.assert_close(log_probs, torch.log_softmax(head(x), 1).detach())
     torch.testing.assert_close(loss, nn.functional.cross_entropy(head(x), labels).detach())
-    assert not fused(one)
+    assert not fused(trainer)
 
 
 @pytest.mark.parametrize("frozen", ["", "head.weight", "embedding.weight layer.weight layer.bias"])
@@ -300,15 +302,15 @@ def test_gradients_of_a_module_equal_eagers(frozen, batch, monkeypatch):
     for name in frozen.split():
         eager.get_parameter(name).requires_grad_(False)
     module = ORTModule(copy.deepcopy(eager))
-    for one in (eager, module):
-        (3 * one(*batch)).backward()
-    for (name, wanted), found in zip(eager.named_parameters(), module.parameters(), strict=True):
+    for variant in (eager, module):
+        (3 * variant(*batch)).backward()
+    for (name, wanted), parameter in zip(eager.named_parameters(), module.parameters(), strict=True):
         if wanted.grad is None:
-            assert found.grad is None
+            assert parameter.grad is None
         else:
-            torch.testing.assert_close(found.grad, wanted.grad, rtol=1e-5, atol=1e-7, msg=name)
+            torch.testing.assert_close(parameter.grad, wanted.grad, rtol=1e-5, atol=1e-7, msg=name)
 
 
 def test_a_memory_bound_that_is_none_is_refused():
     with pytest.raises(OptionError, match="whole number of bytes"):
-        trainer(Network(), logits_bytes=0).train_step(*torch.zeros(2, 1, 4, dtype=torch.int64))
+        make_trainer(Network(), logits_bytes=0).train_step(*torch.zeros(2, 1, 4, dtype=torch.int64))

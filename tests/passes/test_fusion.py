@@ -10,9 +10,9 @@ from ontrain.passes.fusion import Fusion, Pattern, fail
 from tests.passes.graphs import applied, graph, operators
 
 
-def refusals(one, model):
+def refusals(fusion, model):
     """What the report of a pass says that it left alone, and why."""
-    return run_passes(model, [one])[1][0].refusals
+    return run_passes(model, [fusion])[1][0].refusals
 
 
 def read_twice(op, x, w, b):
@@ -30,7 +30,7 @@ def half_read(op, x):
 
 
 @pytest.mark.parametrize(
-    ("one", "make", "shapes", "reasons"),
+    ("fusion", "make", "shapes", "reasons"),
     [
         (LinearToGemm(), read_twice, {"x": [6, 4], "w": [4, 5], "b": [5]}, {"others read the result of MatMul": 1}),
         (
@@ -56,8 +56,8 @@ def half_read(op, x):
         (FuseActivations(), lambda op, x: x * op.Sigmoid(x), {"x": [3]}, {}),
     ],
 )
-def test_the_report_says_why_a_pattern_was_left_alone(one, make, shapes, reasons):
-    assert refusals(one, graph(make, **shapes)) == reasons
+def test_the_report_says_why_a_pattern_was_left_alone(fusion, make, shapes, reasons):
+    assert refusals(fusion, graph(make, **shapes)) == reasons
 
 
 class Squares(Fusion):

@@ -36,14 +36,14 @@ def test_a_report_says_what_was_done_and_what_was_left_alone():
 def test_fuel_ends_a_pass_in_the_middle_of_a_graph():
     fuel = Fuel(left=2)
     with limited(fuel):
-        made, changed = Sines().apply(chain())
-    assert changed == fuel.used == 2 and operators(made) == ["Sin", "Tanh", "Sin", "Tanh", "Exp"]
+        rewritten, changed = Sines().apply(chain())
+    assert changed == fuel.used == 2 and operators(rewritten) == ["Sin", "Tanh", "Sin", "Tanh", "Exp"]
 
 
 def test_what_a_pass_finds_in_a_graph_is_gone_with_it():
-    one = Sines()
-    one.apply(chain())
-    assert not hasattr(one, "seen")
+    sines = Sines()
+    sines.apply(chain())
+    assert not hasattr(sines, "seen")
 
 
 def test_outside_of_a_run_nobody_listens():

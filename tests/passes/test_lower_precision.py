@@ -24,16 +24,16 @@ def lowered(module: nn.Module, *inputs: torch.Tensor, dtype: ir.DataType = HALF)
     names = [f"x{i}" for i in range(len(inputs))]
     model = capture(module.train(), inputs, input_names=names, dynamic=[{} for _ in inputs], output_names=["y"]).model
     model, _ = run_passes(specialise(model, {}), pipeline("forward"))
-    made, _ = LowerPrecision(dtype).apply(model)
-    verify(made)
-    return made
+    lowered_model, _ = LowerPrecision(dtype).apply(model)
+    verify(lowered_model)
+    return lowered_model
 
 
 def dtypes(model: ir.Model, *kinds: str) -> set[str]:
     """The dtypes of the first operands of all operators of these kinds."""
-    found = [node for node in model.graph if node.op_type in kinds]
-    assert found, f"no {' or '.join(kinds)} in {[node.op_type for node in model.graph]}"
-    return {node.inputs[0].dtype.name for node in found}
+    nodes = [node for node in model.graph if node.op_type in kinds]
+    assert nodes, f"no {' or '.join(kinds)} in {[node.op_type for node in model.graph]}"
+    return {node.inputs[0].dtype.name for node in nodes}
 
 
 class Block(nn.Module):
@@ -88,10 +88,10 @@ def test_outputs_keep_their_dtype_and_their_readers_the_half_value():
 
     model = capture(Two().train(), (torch.randn(3, 4),), input_names=["x"], dynamic=[{}], output_names=["h", "y"]).model
     model, _ = run_passes(specialise(model, {}), pipeline("forward"))
-    made, count = LowerPrecision(HALF).apply(model)
-    verify(made)
-    assert [value.dtype for value in made.graph.outputs] == [ir.DataType.FLOAT] * 2
-    relu = next(node for node in made.graph if node.op_type == "Relu").outputs[0]
+    rewritten, count = LowerPrecision(HALF).apply(model)
+    verify(rewritten)
+    assert [value.dtype for value in rewritten.graph.outputs] == [ir.DataType.FLOAT] * 2
+    relu = next(node for node in rewritten.graph if node.op_type == "Relu").outputs[0]
     assert relu.dtype == HALF and {use.node.op_type for use in relu.uses()} == {"Cast", "Gemm"}
     assert count == 3
 
@@ -129,9 +129,9 @@ def test_a_mask_of_attention_stays_finite_in_half():
     assert {value.dtype for value in attention.inputs} == {ir.DataType.FLOAT16}
     part = extract(model, [value for value in model.graph.inputs if value.name == "x1"], [mask])
     provider = get_provider("TorchExecutionProvider", "cpu", {})
-    given = torch.tensor([0.0, -1.0, -70000.0, torch.finfo(torch.float32).min, -torch.inf] * 4)[:18].view(2, 1, 3, 3)
-    (found,) = provider.compile(part, provider.create_state([])).run({"x1": given}).values()
-    np.testing.assert_array_equal(found, given.clamp(min=-65504.0).half())
+    bias = torch.tensor([0.0, -1.0, -70000.0, torch.finfo(torch.float32).min, -torch.inf] * 4)[:18].view(2, 1, 3, 3)
+    (half,) = provider.compile(part, provider.create_state([])).run({"x1": bias}).values()
+    np.testing.assert_array_equal(half, bias.clamp(min=-65504.0).half())
 
 
 def test_what_the_user_chose_in_another_dtype_is_left_alone():

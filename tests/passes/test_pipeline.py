@@ -13,9 +13,9 @@ from tests.passes.planned import TanhByExponentials, eager_loss, loss
 def registered():
     done = []
 
-    def register(one, *, stage, after=None):
-        register_pass(one, stage=stage, after=after)
-        done.append((one.name, stage))
+    def register(graph_pass, *, stage, after=None):
+        register_pass(graph_pass, stage=stage, after=after)
+        done.append((graph_pass.name, stage))
 
     yield register
     for name, stage in done:
@@ -23,7 +23,7 @@ def registered():
 
 
 def names(stage):
-    return [one.name for one in pipeline(stage)]
+    return [graph_pass.name for graph_pass in pipeline(stage)]
 
 
 def test_without_registration_the_lists_are_the_built_in_ones():

@@ -29,8 +29,8 @@ def test_an_exponent_that_is_not_known_stays():
 
 def test_a_result_of_another_shape_stays_and_the_report_says_why():
     model = graph(lambda op, x: op.Pow(x, np.full((2, 4, 3), 2, np.float32)), x=[4, 3])
-    made, reports = run_passes(model, (PowersToProducts(),))
-    assert operators(made) == ["Pow"]
+    rewritten, reports = run_passes(model, (PowersToProducts(),))
+    assert operators(rewritten) == ["Pow"]
     assert reports[0].refusals == {"the exponent gives the result its shape": 1}
 
 
@@ -39,5 +39,5 @@ def test_whole_numbers_are_multiplied_and_never_divided():
         whole = op.Cast(x, to=ir.DataType.INT64)
         return op.Pow(whole, np.array(2, np.int64)), op.Pow(whole, np.array(-1, np.int64))
 
-    made, changed = PowersToProducts().apply(graph(make, x=[5]))
-    assert changed == 1 and sorted(operators(made)) == ["Cast", "Mul", "Pow"]
+    rewritten, changed = PowersToProducts().apply(graph(make, x=[5]))
+    assert changed == 1 and sorted(operators(rewritten)) == ["Cast", "Mul", "Pow"]

@@ -13,9 +13,9 @@ from tests.passes.graphs import graph
 
 class _Broken(Pass):
     def apply(self, model):
-        made = rebuild(model)
-        made.graph[0].outputs[0].shape = ir.Shape([7, 7])
-        return made, 1
+        broken = rebuild(model)
+        broken.graph[0].outputs[0].shape = ir.Shape([7, 7])
+        return broken, 1
 
 
 def test_the_verifier_names_the_pass_that_broke_the_graph():

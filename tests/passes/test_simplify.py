@@ -28,9 +28,9 @@ from tests.passes.graphs import applied, graph, operators, values
 )
 def test_what_does_nothing_goes(make, left):
     model = graph(make, x=[3, 4])
-    made, _ = run_passes(model, [Simplify(), Simplify()])
-    assert operators(rebuild(made)) == left
-    for a, b in zip(values(model), values(made), strict=True):
+    rewritten, _ = run_passes(model, [Simplify(), Simplify()])
+    assert operators(rebuild(rewritten)) == left
+    for a, b in zip(values(model), values(rewritten), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -52,14 +52,14 @@ def test_two_transposes_that_do_not_undo_each_other_become_one():
     def make(op, x):
         return op.Transpose(op.Transpose(op.Exp(x), perm=[1, 2, 0]), perm=[0, 2, 1])
 
-    made = rebuild(applied(Simplify(), graph(make, x=[2, 3, 4]), count=1))
-    assert operators(made) == ["Exp", "Transpose"]
-    assert list(made.graph[1].attributes["perm"].as_ints()) == [1, 0, 2]
+    rewritten = rebuild(applied(Simplify(), graph(make, x=[2, 3, 4]), count=1))
+    assert operators(rewritten) == ["Exp", "Transpose"]
+    assert list(rewritten.graph[1].attributes["perm"].as_ints()) == [1, 0, 2]
 
 
 def test_a_transpose_without_a_permutation_reverses_the_axes():
-    made = applied(Simplify(), graph(lambda op, x: op.Transpose(op.Transpose(op.Exp(x))), x=[2, 3, 4]), count=1)
-    assert operators(made) == ["Exp"]
+    rewritten = applied(Simplify(), graph(lambda op, x: op.Transpose(op.Transpose(op.Exp(x))), x=[2, 3, 4]), count=1)
+    assert operators(rewritten) == ["Exp"]
 
 
 @pytest.mark.parametrize(
@@ -77,5 +77,5 @@ def test_a_choice_that_broadcasts_what_it_takes_stays():
 
 
 def test_an_output_that_does_nothing_keeps_its_name():
-    made = applied(Simplify(), graph(lambda op, x: op.Identity(op.Exp(x)), x=[3]), count=1)
-    assert [value.name for value in made.graph.outputs] == ["y0"]
+    rewritten = applied(Simplify(), graph(lambda op, x: op.Identity(op.Exp(x)), x=[3]), count=1)
+    assert [value.name for value in rewritten.graph.outputs] == ["y0"]

@@ -16,8 +16,8 @@ from tests.passes.graphs import applied, graph, operators
 @pytest.mark.parametrize("image", [[1, 1], [3, 2], [4], [2, 3, 2]], ids=str)
 def test_filters_as_large_as_the_image_are_a_matrix(image):
     model = graph(lambda op, x, w, b: op.Conv(x, w, b), x=[5, 6, *image], w=[7, 6, *image], b=[7])
-    made = applied(WholeImagesToGemm(), model, count=1, bitwise=False)
-    assert operators(made) == ["Reshape", "Reshape", "Gemm", "Reshape"]
+    rewritten = applied(WholeImagesToGemm(), model, count=1, bitwise=False)
+    assert operators(rewritten) == ["Reshape", "Reshape", "Gemm", "Reshape"]
 
 
 @pytest.mark.parametrize("attributes", [{"strides": [3, 3]}, {"auto_pad": "VALID"}, {"pads": [0, 0, 0, 0]}], ids=str)
@@ -48,8 +48,8 @@ def test_a_pixel_spread_over_an_image_is_a_product(kernel, biased):
     biases = {"b": [7]} if biased else {}
     model = graph(lambda op, x, w, *b: op.ConvTranspose(x, w, *b), x=[5, 6, *[1] * len(kernel)], w=[6, 7, *kernel],
                   **biases)  # fmt: skip
-    made = applied(WholeImagesToGemm(), model, count=1, bitwise=False)
-    assert "Gemm" in operators(made) and "ConvTranspose" not in operators(made)
+    rewritten = applied(WholeImagesToGemm(), model, count=1, bitwise=False)
+    assert "Gemm" in operators(rewritten) and "ConvTranspose" not in operators(rewritten)
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_the_report_says_why_a_convolution_stays():
 def test_a_session_for_inference_keeps_filters_in_onednns_order():
     model = graph(lambda op, x, w: op.Conv(x, w), x=[5, 6, 3, 3], w=[7, 6, 3, 3])
     serve(model, Serving())
-    made, reports = run_passes(model, (WholeImagesToGemm(),))
-    assert operators(made) == ["Conv"] and len(reports[0].refusals) == 1
+    rewritten, reports = run_passes(model, (WholeImagesToGemm(),))
+    assert operators(rewritten) == ["Conv"] and len(reports[0].refusals) == 1
 
 
 class Pyramid(nn.Module):

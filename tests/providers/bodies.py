@@ -44,13 +44,13 @@ def compare(sample, rng, name, device="cpu"):
     model = rebuild(graph.model) if not outputs else with_outputs(graph, outputs)
     provider = get_provider(name, device)
     executable = provider.compile(model, provider.create_state([]))
-    found = executable.run({name: torch.as_tensor(array, device=device) for name, array in graph.feeds.items()})
+    results = executable.run({name: torch.as_tensor(array, device=device) for name, array in graph.feeds.items()})
 
     loose = _SINGLE_PRECISION_BODIES if name.startswith("OnnxRuntime") else _SINGLE_PRECISION_ON_CUDA
     single = (name.startswith("OnnxRuntime") or device == "cuda") and sample.op_type in loose
     tolerance = 1e-9 if sample.dtype == "float64" and not single else 1e-5
     for value, expected in zip(outputs, wanted, strict=True):
-        actual = found[f"out.{value.name}"]
+        actual = results[f"out.{value.name}"]
         actual = np.asarray(actual.cpu() if isinstance(actual, torch.Tensor) else actual)
         assert actual.dtype == expected.dtype and actual.shape == expected.shape
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max()))

@@ -23,10 +23,10 @@ def _run(provider: str, wanted: list[int], feeds: dict[str, np.ndarray], offset:
     inputs = [_input(name, SHAPE) for name in "qkv"] + ([mask] if mask is not None else [])
     op = Builder(new_model(inputs, "graph").graph)
     operands = [*inputs[:3], *([None, mask] if mask is not None else [])]
-    made = op.composite("Attention", *operands, outputs=3 if mask is None else 2, scale=0.5, dropout=DROPOUT)
-    op.graph.outputs.extend([made[i] for i in wanted])
-    found = runner.compile(ir.Model(op.graph, ir_version=10), runner.create_state([])).run(feeds, rng=(1, offset))
-    return [np.asarray(found[made[i].name]) for i in wanted]
+    values = op.composite("Attention", *operands, outputs=3 if mask is None else 2, scale=0.5, dropout=DROPOUT)
+    op.graph.outputs.extend([values[i] for i in wanted])
+    results = runner.compile(ir.Model(op.graph, ir_version=10), runner.create_state([])).run(feeds, rng=(1, offset))
+    return [np.asarray(results[values[i].name]) for i in wanted]
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_the_same_mask_gives_the_same_result_to_the_bit_whatever_the_stream(oper
 def test_kernel_and_body_agree_on_a_given_mask(operands, rng):
     feeds = {**operands, "mask": rng.random((2, 3, 5, 5)) > DROPOUT}
     ours, body = (_run(name, [0, 1], feeds) for name in ("TorchExecutionProvider", "ReferenceExecutionProvider"))
-    for one, other in zip(ours, body, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    for actual, other in zip(ours, body, strict=True):
+        np.testing.assert_allclose(actual, other, rtol=1e-5, atol=1e-6)
 
 
 def test_probabilities_alone_need_no_mask(operands):

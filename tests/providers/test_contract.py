@@ -32,7 +32,7 @@ def looks(path: str, source: str) -> list[str]:
         if isinstance(node, ast.ImportFrom) and re.match(r"ontrain\.providers(\.|$)", node.module or "")
         for alias in node.names
     }
-    found = []
+    lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr", "isinstance", "issubclass"):
             subject, kind = (ast.unparse(argument) for argument in node.args[:2])
@@ -40,19 +40,19 @@ def looks(path: str, source: str) -> list[str]:
                 path not in OTHER_STATES and kind != "str" and re.search(PROVIDERS_OWN, subject)
             )  # a name is no provider
             if own or contract & set(re.findall(r"\w+", kind)):
-                found.append(f"{path}:{node.lineno} {ast.unparse(node)}")
+                lines.append(f"{path}:{node.lineno} {ast.unparse(node)}")
         elif isinstance(node, ast.AnnAssign | ast.arg) and node.annotation is not None:
             name = ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else node.arg
             value = ast.unparse(node.value) if isinstance(node, ast.AnnAssign) and node.value is not None else ""
             hidden = re.search(r"provider$", name) or re.search(r"provider$", value)
             if hidden and "Any" in ast.unparse(node.annotation):
-                found.append(f"{path}:{node.lineno} {name}: {ast.unparse(node.annotation)}")
-    return found
+                lines.append(f"{path}:{node.lineno} {name}: {ast.unparse(node.annotation)}")
+    return lines
 
 
 def test_nobody_looks_a_providers_parts_up():
     files = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in OUTSIDE}
-    assert [found for path, text in files.items() for found in looks(path, text)] == []
+    assert [line for path, text in files.items() for line in looks(path, text)] == []
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ def test_a_gpu_trains_like_the_cpu(name):
     on_gpu = make_trainer(model.cuda(), CONFIGS[name](), device={"id": "cuda"})
     for ids, label in batches(10):
         expected = on_cpu.train_step(ids, label)
-        found = on_gpu.train_step(ids.cuda(), label.cuda())
-        assert found[0].is_cuda
-        torch.testing.assert_close(found[0].cpu(), expected[0], rtol=1e-4, atol=1e-5)
+        results = on_gpu.train_step(ids.cuda(), label.cuda())
+        assert results[0].is_cuda
+        torch.testing.assert_close(results[0].cpu(), expected[0], rtol=1e-4, atol=1e-5)
     for ours, theirs in zip(on_gpu.eval_step(ids.cuda(), label.cuda()), on_cpu.eval_step(ids, label), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-4)
 

@@ -28,15 +28,15 @@ class _Always(tuning.Forced):
 
 def _matrix(order, *size):
     down, across = size if order in "Nn" else size[::-1]
-    made = torch.randn(down, across + 5 * order.islower())[:, :across]
-    return made if order in "Nn" else made.t()
+    matrix = torch.randn(down, across + 5 * order.islower())[:, :across]
+    return matrix if order in "Nn" else matrix.t()
 
 
 def _multiplied(name, x, w, out, bias=None, before=None):
     """What `multiply` computes, and into `out`."""
     always = _Always(name)
     e = Emitter(torch.device("cpu"), settings=Settings(tuning=always))
-    held = [e.constant(one) if one is not None else None for one in (x, w, out, bias)]
+    held = [e.constant(tensor) if tensor is not None else None for tensor in (x, w, out, bias)]
     there = held[2] if before is out else e.constant(before) if before is not None else None
     product.multiply(e, product.Factors(*held, there))
     memory = torch.empty(plan_memory(e.program, []), dtype=torch.uint8)
@@ -79,8 +79,8 @@ def test_no_large_matrix_is_given_to_onednn(sizes):
     e = Emitter(torch.device("cpu"))
     whole = product.Factors(e.new((rows, inner)), e.new((inner, columns)), e.new((rows, columns)))
     blocks = product._blocks(e, whole)
-    matrices = [one for block in blocks for one in (block.x, block.w, block.out)]
-    assert max(4 * one.meta.numel() for one in matrices) <= 1.01 * product._BLOCK
+    matrices = [buf for block in blocks for buf in (block.x, block.w, block.out)]
+    assert max(4 * buf.meta.numel() for buf in matrices) <= 1.01 * product._BLOCK
     work = sum(2 * block.sizes[0] * block.sizes[1] * block.sizes[2] for block in blocks)
     assert work == 2 * rows * inner * columns  # each part once
 
@@ -90,10 +90,10 @@ def test_no_large_matrix_is_given_to_onednn(sizes):
 def test_the_kernel_for_linear_layers_is_given_no_gaps(order):
     """With gaps in the second factor oneDNN is a thousand times slower."""
     e = Emitter(torch.device("cpu"))
-    x, w, out = (e.constant(one) for one in (_matrix("N", 64, 32), _matrix(order, 32, 48), _matrix("N", 64, 48)))
+    x, w, out = (e.constant(tensor) for tensor in (_matrix("N", 64, 32), _matrix(order, 32, 48), _matrix("N", 64, 48)))
     product.FORMULATIONS["linear"](e, product.Factors(x, w, out))
-    given = e.program[-1].args[1]
-    assert sorted(given.meta.stride()) in ([1, 32], [1, 48])
+    operand = e.program[-1].args[1]
+    assert sorted(operand.meta.stride()) in ([1, 32], [1, 48])
 
 
 def test_products_of_nearly_the_same_size_share_a_measurement(monkeypatch):
@@ -120,7 +120,7 @@ def test_measuring_gives_a_time_for_each(orders, adds, monkeypatch):
     monkeypatch.setattr(product, "delay", float)  # other work may disturb it here
     times = product._measure((64, 256, 512), orders, adds)
     assert set(times) == set(product.FORMULATIONS)
-    assert all(0 < one < 60 for one in times.values())
+    assert all(0 < seconds < 60 for seconds in times.values())
 
 
 def test_measuring_minds_no_defaults_of_the_users(monkeypatch):
@@ -128,7 +128,7 @@ def test_measuring_minds_no_defaults_of_the_users(monkeypatch):
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:
-        assert all(0 < one < 60 for one in product._measure((64, 256, 512), "TNN", " + bias").values())
+        assert all(0 < seconds < 60 for seconds in product._measure((64, 256, 512), "TNN", " + bias").values())
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)

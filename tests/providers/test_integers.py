@@ -30,6 +30,8 @@ def test_signs_are_onnxs(provider, op_type, attributes, exact):
     inputs = [ir.Value(name=n, shape=ir.Shape([len(X)]), type=ir.TensorType(ir.DataType.INT64)) for n in "xy"]
     model = new_model(inputs, "g")
     model.graph.outputs.append(getattr(Builder(model.graph), op_type)(*inputs, **attributes))
-    made = get_provider(provider)
-    (found,) = made.compile(model, made.create_state([])).run({"x": torch.tensor(X), "y": torch.tensor(Y)}).values()
-    assert np.asarray(found).tolist() == [exact(int(x), int(y)) for x, y in zip(X, Y, strict=True)]
+    runtime = get_provider(provider)
+    (quotient,) = (
+        runtime.compile(model, runtime.create_state([])).run({"x": torch.tensor(X), "y": torch.tensor(Y)}).values()
+    )
+    assert np.asarray(quotient).tolist() == [exact(int(x), int(y)) for x, y in zip(X, Y, strict=True)]

@@ -31,10 +31,10 @@ def test_transposed_operands_give_the_same(sample, rng):
     _transpose_inputs(graph.model.graph, feeds)
 
     provider = get_provider("TorchExecutionProvider")
-    found = provider.compile(rebuild(graph.model), provider.create_state([])).run(feeds)
+    results = provider.compile(rebuild(graph.model), provider.create_state([])).run(feeds)
     tolerance = 1e-9 if sample.dtype == "float64" else 1e-5
     for value, expected in zip(outputs, wanted, strict=True):
-        actual = np.asarray(found[f"out.{value.name}"])
+        actual = np.asarray(results[f"out.{value.name}"])
         np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance * max(1, np.abs(expected).max()))
 
 

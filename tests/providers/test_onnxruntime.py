@@ -48,8 +48,8 @@ def test_an_embeddings_gradient_is_right_on_four_threads():
     table = torch.zeros(30_000, 96, requires_grad=True)
     nn.functional.embedding(ids, table, padding_idx=0).backward(dy)
     for _ in range(3):
-        (found,) = executable.run({"weight": table.detach(), "ids": ids, "dy": dy}).values()
-        np.testing.assert_allclose(found, table.grad.numpy(), rtol=1e-5, atol=1e-5)
+        (gradient,) = executable.run({"weight": table.detach(), "ids": ids, "dy": dy}).values()
+        np.testing.assert_allclose(gradient, table.grad.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_scattered_sums_that_meet_are_right_on_four_threads():
@@ -63,9 +63,9 @@ def test_scattered_sums_that_meet_are_right_on_four_threads():
     model.graph.outputs.append(Builder(model.graph).ScatterND(x, ids, add, reduction="add"))
     provider = with_threads(4)
     executable = provider.compile(model, provider.create_state([]))
-    (found,) = executable.run({"x": torch.ones(50, 8), "ids": places, "add": updates}).values()
+    (total,) = executable.run({"x": torch.ones(50, 8), "ids": places, "add": updates}).values()
     wanted = torch.ones(50, 8, dtype=torch.float64).index_add(0, places[:, 0] % 50, updates.double())
-    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-3)  # sums of 4,000 numbers each
+    np.testing.assert_allclose(total, wanted.numpy(), rtol=1e-4, atol=1e-3)  # sums of 4,000 numbers each
 
 
 def test_batch_normalisation_behind_a_convolution_uses_the_batch_without_its_statistics_as_outputs():
@@ -76,10 +76,10 @@ def test_batch_normalisation_behind_a_convolution_uses_the_batch_without_its_sta
     y, _, _ = op.BatchNormalization(op.Conv(x, w), *vectors, training_mode=1, outputs=3)
     model.graph.outputs.append(y)
     feeds = {"x": torch.randn(4, 3, 8, 8), "w": torch.randn(5, 3, 3, 3), "scale": torch.rand(5), "bias": torch.rand(5)}
-    (found,) = run(model, {**feeds, "mean": torch.full((5,), 9.0), "var": torch.full((5,), 7.0)}, name=NAME)
+    (result,) = run(model, {**feeds, "mean": torch.full((5,), 9.0), "var": torch.full((5,), 7.0)}, name=NAME)
     convolved = nn.functional.conv2d(feeds["x"], feeds["w"])
     wanted = nn.functional.batch_norm(convolved, None, None, feeds["scale"], feeds["bias"], training=True)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
 
 
 def _counter():
@@ -209,20 +209,20 @@ def test_random_numbers_have_their_distribution_and_repeat():
         op.RandomUniform(shape=[size], low=-1.0, high=3.0), op.RandomNormal(shape=[size], mean=2.0, scale=0.5),
         op.Bernoulli(p), op.RandomUniformLike(p), op.RandomNormalLike(p),
     ])  # fmt: skip
-    found = run(model, {"p": torch.full((size,), 0.3)}, rng=(5, 6), name=NAME)
+    draws = run(model, {"p": torch.full((size,), 0.3)}, rng=(5, 6), name=NAME)
     again = run(model, {"p": torch.full((size,), 0.3)}, rng=(5, 6), name=NAME)
-    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(draws, again, strict=True))
     for values, mean, deviation, low, high in zip(
-        found, (1.0, 2.0, 0.3, 0.5, 0.0), (4 / 12**0.5, 0.5, 0.21**0.5, 1 / 12**0.5, 1.0),
+        draws, (1.0, 2.0, 0.3, 0.5, 0.0), (4 / 12**0.5, 0.5, 0.21**0.5, 1 / 12**0.5, 1.0),
         (-1.0, -9.0, 0.0, 0.0, -9.0), (3.0, 9.0, 1.0, 1.0, 9.0), strict=True,
     ):  # fmt: skip
         assert abs(float(values.mean()) - mean) < 5 * deviation / size**0.5
         assert abs(float(values.std()) - deviation) < 0.01 * deviation
         assert values.min() >= low and values.max() <= high
-    normal = torch.sort((found[1] - 2) / 0.5).values
+    normal = torch.sort((draws[1] - 2) / 0.5).values
     quantiles = torch.distributions.Normal(0.0, 1.0).icdf(torch.linspace(0.01, 0.99, 99))
     torch.testing.assert_close(normal[torch.linspace(0.01, 0.99, 99).mul(size).long()], quantiles, rtol=0, atol=0.03)
-    joint = torch.corrcoef(torch.stack([found[0], found[1], found[3], found[4]]))
+    joint = torch.corrcoef(torch.stack([draws[0], draws[1], draws[3], draws[4]]))
     torch.testing.assert_close(joint, torch.eye(4), rtol=0, atol=0.02)
 
 
@@ -242,8 +242,8 @@ looped (float[4] x) => (float[4] y) {
 def test_a_loop_runs_and_random_numbers_inside_it_are_refused():
     provider = get_provider(NAME)
     plain = ir.from_onnx_text(LOOP.replace("PLACE", "after = Add (before, before)"))
-    (found,) = provider.compile(plain, provider.create_state([])).run({"x": torch.ones(4)}).values()
-    assert found.tolist() == [8.0] * 4
+    (y,) = provider.compile(plain, provider.create_state([])).run({"x": torch.ones(4)}).values()
+    assert y.tolist() == [8.0] * 4
     noisy = ir.from_onnx_text(
         LOOP.replace("PLACE", "noise = RandomNormalLike (before)\n        after = Add (before, noise)")
     )

@@ -41,8 +41,8 @@ def conv(pads, strides, dilations, mask=(1, 1, 1)):
             "dilations": list(dilations),
             "output_mask": list(mask),
         }
-        made = op.composite("ConvGrad", dy, x, w, outputs=3, **settings)
-        return tuple(v for v, wanted in zip(made, mask, strict=True) if wanted)
+        outputs = op.composite("ConvGrad", dy, x, w, outputs=3, **settings)
+        return tuple(v for v, wanted in zip(outputs, mask, strict=True) if wanted)
 
     return build
 
@@ -94,8 +94,8 @@ LEFT_OUT = {"convolution": "Conv", "positions": "ScatterElements", "one row": "S
 def test_the_faster_form_equals_the_body(case):
     build, arrays = CASES[case]
     prepared = prepare(model_of(build, arrays))
-    for made, expected in zip(run(prepared, arrays), run(inline_all(model_of(build, arrays)), arrays), strict=True):
-        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
+    for actual, expected in zip(run(prepared, arrays), run(inline_all(model_of(build, arrays)), arrays), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     assert LEFT_OUT.get(case) not in [node.op_type for node in prepared.graph]
 
 
@@ -117,7 +117,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_other_forms_keep_the_body(case):
-    made, expected = (
+    actual, expected = (
         [node.op_type for node in how(model_of(OTHERS[case], GIVEN[case])).graph] for how in (prepare, inline_all)
     )
-    assert made == expected
+    assert actual == expected

@@ -70,12 +70,14 @@ def test_the_reference_provider_gives_what_torch_gives(sample, rng):
     provider = get_provider("ReferenceExecutionProvider")
     executable = provider.compile(with_outputs(graph, graph.y), provider.create_state([]))
     try:
-        found = executable.run(graph.feeds).values()
+        results = executable.run(graph.feeds).values()
     except NotImplementedError as error:
         assert sample.op_type == "ConvTranspose", error
         pytest.skip("the oracle stops at an output_shape")
-    made = sample.twin(*(None if array is None else torch.tensor(array) for array in arrays))
-    for actual, expected in zip(found, made if isinstance(made, tuple | list) else [made], strict=False):
+    expected_results = sample.twin(*(None if array is None else torch.tensor(array) for array in arrays))
+    for actual, expected in zip(
+        results, expected_results if isinstance(expected_results, tuple | list) else [expected_results], strict=False
+    ):
         wanted = expected.detach().numpy()
         assert actual.shape == wanted.shape
         # Some of the specification's bodies compute in single precision.

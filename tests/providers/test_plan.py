@@ -28,28 +28,28 @@ def programs(draw):
         reuses = reads if draw(st.booleans()) else []
         program.append(Instruction(torch.add, (), {}, reads, [out], None, reuses))
         bufs.append(out)
-    kept = draw(st.lists(st.sampled_from(bufs), max_size=2))
-    return program, bufs, [b.storage for b in kept]
+    lasting = draw(st.lists(st.sampled_from(bufs), max_size=2))
+    return program, bufs, [b.storage for b in lasting]
 
 
 @given(programs())
 def test_storages_that_live_together_never_overlap(case):
-    program, bufs, kept = case
+    program, bufs, lasting = case
     last = {id(b): i for i, ins in enumerate(program) for b in (*ins.reads, *ins.writes)}
-    plan_memory(program, kept)
+    plan_memory(program, lasting)
     for i, a in enumerate(bufs):
         for j, b in enumerate(bufs[:i]):
             # b is written at j, a at i > j: b is alive at i if somebody reads it later, or reads it there without
             # having given its memory to a.
-            alive = last[id(b)] > i or b.storage in kept
+            alive = last[id(b)] > i or b.storage in lasting
             if alive:
                 assert not _overlap(a.storage.root(), b.storage.root()), (i, j)
 
 
 @given(programs())
 def test_the_arena_holds_every_storage(case):
-    program, bufs, kept = case
-    nbytes = plan_memory(program, kept)
+    program, bufs, lasting = case
+    nbytes = plan_memory(program, lasting)
     for buf in bufs:
         root = buf.storage.root()
         assert root.offset >= 0 and root.offset % 64 == 0

@@ -19,8 +19,8 @@ def test_products_are_counted_by_size_and_layout():
     batched = op.MatMul(op.Reshape(op.Add(*twice), [2, 3, 5]), v)
     model.graph.outputs.append(op.Relu(batched))
     provider = get_provider("TorchExecutionProvider")
-    found = provider.compile(model, provider.create_state([])).products
+    products = provider.compile(model, provider.create_state([])).products
     linear = Product(1, 6, 5, 4, left=(4, 1), right=(1, 4), result=(5, 1), dtype="float32")
     pairs = Product(2, 3, 6, 5, left=(5, 1), right=(6, 1), result=(6, 1), dtype="float32")
-    assert found == Counter({linear: 2, pairs: 1})
+    assert products == Counter({linear: 2, pairs: 1})
     assert linear.flops == 2 * 6 * 5 * 4 and pairs.flops == 2 * 2 * 3 * 6 * 5

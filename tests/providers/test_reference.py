@@ -54,5 +54,5 @@ def test_a_large_resize_ends(provider, scale, constant):
     feeds = {"bias": np.zeros(4, np.float32)}
     if not constant:
         feeds["x"] = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
-    (found,) = session.run(None, feeds)
-    assert found.tolist() == [12, 13, 14, 15]
+    (y,) = session.run(None, feeds)
+    assert y.tolist() == [12, 13, 14, 15]

@@ -220,12 +220,12 @@ def test_processes_agree_and_lose_nothing(tmp_path):
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [context.Process(target=_settle, args=(tmp_path, number, results)) for number in range(4)]
-    for one in processes:
-        one.start()
+    for process in processes:
+        process.start()
     chosen = [results.get(timeout=60) for _ in processes]
-    for one in processes:
-        one.join()
-    assert all(one == chosen[0] for one in chosen)
+    for process in processes:
+        process.join()
+    assert all(choice == chosen[0] for choice in chosen)
     (known,) = timings.read_timings(tmp_path / "products.json").values()
     assert len(known) == 20
 
@@ -295,8 +295,8 @@ def test_the_command_shows_what_was_measured(file):
     tuning.open_tuning().fastest(NAME, BOTH, lambda: TIMES)
     shown = CliRunner().invoke(app, ["products"])
     assert shown.exit_code == 0 and "64x256x512 NTN + bias" in shown.output and "100%" in shown.output
-    found = json.loads(CliRunner().invoke(app, ["products", "--json"]).output)
-    assert found["machines"] == json.loads(file.read_text())
+    report = json.loads(CliRunner().invoke(app, ["products", "--json"]).output)
+    assert report["machines"] == json.loads(file.read_text())
 
 
 # What is not believed, and what is looked at again

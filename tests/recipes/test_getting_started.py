@@ -106,7 +106,7 @@ def test_words_are_split_as_basic_english_does(line: str, words: list[str]) -> N
 def test_no_paragraph_of_the_test_text_is_trained_on() -> None:
     texts, _ = data._python_manual()
     seen = {split: {tuple(data.tokenise(p)) for p in paragraphs} for split, paragraphs in texts.items()}
-    assert all(len(one) > 50 for one in seen.values())
+    assert all(len(paragraphs) > 50 for paragraphs in seen.values())
     assert not seen["train"] & seen["test"]
     assert not seen["train"] & seen["valid"]
     assert not seen["valid"] & seen["test"]
@@ -163,9 +163,9 @@ def test_unusable_text_is_refused_by_file_name(tmp_path: Path, files: dict[str, 
 
 def test_a_label_is_the_word_after_and_the_last_batch_is_shorter() -> None:
     columns = data.batchify(torch.arange(103), 10)  # 10 columns of 10, three words left over
-    made = list(data.batches(columns, 4))
-    assert [tuple(src.shape) for src, _ in made] == [(4, 10), (4, 10), (1, 10)]
-    for src, label in made:
+    batches = list(data.batches(columns, 4))
+    assert [tuple(src.shape) for src, _ in batches] == [(4, 10), (4, 10), (1, 10)]
+    for src, label in batches:
         assert torch.equal(label, src.reshape(-1) + 1)
     assert torch.equal(columns[:, 3], torch.arange(30, 40))
 
@@ -289,11 +289,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(
 
 @pytest.mark.parametrize("left", ["metrics.jsonl", "checkpoint/manifest.json"])
 def test_a_folder_that_holds_a_run_is_left_alone(tmp_path: Path, left: str) -> None:
-    kept = tmp_path / "run" / left
-    kept.parent.mkdir(parents=True)
-    kept.write_text("{}\n")
+    leftover = tmp_path / "run" / left
+    leftover.parent.mkdir(parents=True)
+    leftover.write_text("{}\n")
     code, out, err = train("--output", tmp_path / "run", "--max-steps", 1)
-    assert (code, out) == (2, "") and kept.read_text() == "{}\n"
+    assert (code, out) == (2, "") and leftover.read_text() == "{}\n"
     assert "--resume goes on" in err and "--overwrite begins anew" in err
     code, _, err = train("--output", tmp_path / "run", "--resume", "--overwrite")
     assert code == 2 and "give one of them" in err

@@ -38,13 +38,13 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     verdicts: list[str] = []
     original = planner.Planner._bound
 
-    def compare(self: Any, family: Any, structure: planner.Structure, signature: Any, kept: Any) -> Any:
-        plan = original(self, family, structure, signature, kept)
+    def compare(self: Any, family: Any, structure: planner.Structure, signature: Any, counts: Any) -> Any:
+        plan = original(self, family, structure, signature, counts)
         if plan is not None:
             journal, build = structure.journal(), structure.build
             fresh = make_plan(
                 structure.model, signature, lambda model: None, outputs=structure.outputs, journal=journal,
-                build=None if build is None else functools.partial(build, journal), rows=KnownRows(kept),
+                build=None if build is None else functools.partial(build, journal), rows=KnownRows(counts),
             )  # fmt: skip
             verdicts.append(_difference(plan.model, fresh.model))
             assert (plan.absent, plan.adjoints) == (fresh.absent, fresh.adjoints)
@@ -56,12 +56,12 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def _difference(bound: ir.Model, fresh: ir.Model) -> str:
-    one, other = read(bound), read(fresh)
-    if one.structure != other.structure:
+    left, other = read(bound), read(fresh)
+    if left.structure != other.structure:
         return "structure"
-    if one.numbers != other.numbers:
+    if left.numbers != other.numbers:
         return "numbers"
-    for a, b in zip(one.constants, other.constants, strict=True):
+    for a, b in zip(left.constants, other.constants, strict=True):
         x, y = a.numpy(), b.numpy()
         if a.dtype != b.dtype or x.shape != y.shape or x.tobytes() != y.tobytes():
             return f"a constant {x.dtype}{list(x.shape)}"
@@ -185,9 +185,9 @@ def test_gradients_of_bound_plans_are_those_of_pytorch(bound: list[str]) -> None
     for _ in range(30):
         feeds = batch(draw)
         known = len(bound)
-        for one, inputs in ((wrapped, feeds), (eager, {k: _wide(v) for k, v in feeds.items()})):
-            one.zero_grad()
-            _loss(one(**inputs)).backward()
+        for variant, inputs in ((wrapped, feeds), (eager, {k: _wide(v) for k, v in feeds.items()})):
+            variant.zero_grad()
+            _loss(variant(**inputs)).backward()
         if len(bound) == known:
             continue
         for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):

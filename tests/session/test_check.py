@@ -100,7 +100,7 @@ def test_what_is_too_large_to_plan_is_estimated_with_the_same_operations(monkeyp
     # No result takes the place of an input that dies, so that it is more than the plan's, but of its order.
     assert planned.working_bytes <= estimated.working_bytes <= 2 * planned.working_bytes
     same = ("forward_flop", "backward_flop", "backward_product_flop", "parameter_bytes", "optimizer_bytes")
-    assert [getattr(planned, one) for one in same] == [getattr(estimated, one) for one in same]
+    assert [getattr(planned, field) for field in same] == [getattr(estimated, field) for field in same]
 
 
 def model_of(make, **shapes):
@@ -159,8 +159,8 @@ def test_an_operator_without_a_parameter_behind_it_needs_no_gradient():
 
 def test_parameters_say_whether_the_loss_depends_on_them():
     report = check_module(Branches(), (torch.randn(2, 4),))
-    assert {one.name for one in report.parameters if one.reached} == {"used.weight", "used.bias"}
-    assert {one.name for one in report.parameters} == {
+    assert {parameter.name for parameter in report.parameters if parameter.reached} == {"used.weight", "used.bias"}
+    assert {parameter.name for parameter in report.parameters} == {
         f"{n}.{kind}" for n in ("cut", "used", "beside") for kind in ("weight", "bias")
     }
     assert (report.loss, report.loss_origin, report.trainable) == ("output_0", "output", True)
@@ -214,7 +214,7 @@ def test_what_capture_refuses_is_a_problem_and_not_an_exception():
             return self.layer(x) if bool(x.sum() > 0) else x
 
     report = check_module(Branching(), (torch.randn(2, 4),))
-    assert [one.kind for one in report.problems] == ["capture"] and not report.operators
+    assert [problem.kind for problem in report.problems] == ["capture"] and not report.operators
 
 
 def test_a_model_without_a_number_to_minimise_is_a_problem_and_not_a_wrong_command():
@@ -223,7 +223,7 @@ def test_a_model_without_a_number_to_minimise_is_a_problem_and_not_a_wrong_comma
             return super().forward(x).argmax(-1)
 
     report = check_module(Labels(4, 4), (torch.randn(2, 4),))
-    assert not report.trainable and [one.kind for one in report.problems] == ["loss"]
+    assert not report.trainable and [problem.kind for problem in report.problems] == ["loss"]
 
 
 def test_a_loss_may_be_called_by_torchs_name():
@@ -236,7 +236,7 @@ def test_the_module_stays_in_its_mode():
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).eval()
     module[0].train()
     check_module(module, (torch.randn(2, 4),))
-    assert [one.training for one in module.modules()] == [False, True, False]
+    assert [part.training for part in module.modules()] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -28,29 +28,29 @@ BATCH = (torch.randn(6, 32), torch.arange(6) % 3)
 
 
 def test_rows_are_what_a_trainer_plans():
-    found = plan_memory(Net(), BATCH, batch_sizes=[2, 16], optimizer="Adam")
+    estimate = plan_memory(Net(), BATCH, batch_sizes=[2, 16], optimizer="Adam")
     description = {"inputs": [("x", ["n", 32]), ("labels", ["n"])], "outputs": [("loss", [], True)]}
     trainer = ORTTrainer(Net(), description, optim.AdamConfig(), options={"device": {"id": "cpu"}})
     numbers = sum(p.numel() for p in Net().parameters())
-    for row in found.rows:
+    for row in estimate.rows:
         batch = (torch.randn(row.batch_size, 32), torch.zeros(row.batch_size, dtype=torch.int64))
         session, _ = trainer.prepare(*batch)
         plan = session.plan(StepKind.UPDATE, dict(zip(("x", "labels"), batch, strict=True)))
         assert row.activations == plan.executable.planned_bytes
         assert row.peak == session.state_bytes() + row.activations
         assert (row.parameters, row.moments) == (4 * numbers, 8 * numbers)
-    assert [row.batch_size for row in found.rows] == [2, 16]
+    assert [row.batch_size for row in estimate.rows] == [2, 16]
 
 
 def test_a_budget_is_kept_to_at_each_size_or_its_row_says_why_not():
-    found = plan_memory(Net(), BATCH, batch_sizes=[64], budgets=["0.8", "0.01"])
-    free, kept, refused = found.rows
-    assert (free.budget, kept.budget, refused.budget) == (None, "0.8", "0.01")
-    assert kept.activations <= 0.8 * free.activations and 0 < kept.recomputed_flop < 0.5
-    assert kept.peak - kept.activations == free.peak - free.activations
+    plan = plan_memory(Net(), BATCH, batch_sizes=[64], budgets=["0.8", "0.01"])
+    free, budgeted, refused = plan.rows
+    assert (free.budget, budgeted.budget, refused.budget) == (None, "0.8", "0.01")
+    assert budgeted.activations <= 0.8 * free.activations and 0 < budgeted.recomputed_flop < 0.5
+    assert budgeted.peak - budgeted.activations == free.peak - free.activations
     assert "cannot be reached" in refused.problem and refused.peak == 0
-    assert any("Gelu" in one.name for one in found.clusters)
-    assert found.to_json()["rows"][1]["peak"] == kept.peak
+    assert any("Gelu" in cluster.name for cluster in plan.clusters)
+    assert plan.to_json()["rows"][1]["peak"] == budgeted.peak
 
 
 def test_a_module_that_forbids_another_batch_is_captured_at_each():
@@ -65,8 +65,8 @@ def test_a_module_that_forbids_another_batch_is_captured_at_each():
 
 def test_batch_normalisation_and_an_added_loss():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 5))
-    found = plan_memory(net, (torch.randn(3, 1, 8, 8),), batch_sizes=[1, 5], loss="SoftmaxCrossEntropy")
-    assert found.rows[0].activations < found.rows[1].activations and not net[1].num_batches_tracked
+    plan = plan_memory(net, (torch.randn(3, 1, 8, 8),), batch_sizes=[1, 5], loss="SoftmaxCrossEntropy")
+    assert plan.rows[0].activations < plan.rows[1].activations and not net[1].num_batches_tracked
 
 
 @pytest.mark.parametrize(

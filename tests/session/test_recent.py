@@ -24,5 +24,5 @@ def test_it_holds_the_last_used_and_no_more(size, calls):
         present = key in used[-size:]
         assert (recent.put(key, key) if writes else recent.look(key)) == (key if writes or present else None)
         if writes or present:
-            used = [*(one for one in used[-size:] if one != key), key]
+            used = [*(entry for entry in used[-size:] if entry != key), key]
         assert list(recent) == used[-size:]

@@ -106,8 +106,8 @@ def report(folder: Path, graph: ir.Model | None = None, **changed: Any) -> str:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     pytest.skip("no Chromium to open the page in")
 
 
@@ -160,9 +160,9 @@ def test_nodes_of_subgraphs_are_listed(tmp_path: Path) -> None:
     model = small_step()
     inner = ir.Graph([], [], nodes=[], name="then")
     x = model.graph.inputs[0]
-    made = ir.Node("", "Neg", [x], num_outputs=1)
-    inner.append(made)
-    inner.outputs.append(made.outputs[0])
+    negation = ir.Node("", "Neg", [x], num_outputs=1)
+    inner.append(negation)
+    inner.outputs.append(negation.outputs[0])
     branch = ir.Attr("then_branch", ir.AttributeType.GRAPH, inner)
     model.graph.append(ir.Node("", "If", [x], [branch], num_outputs=1))
     operators = [node[0] for node in Page(report(tmp_path, model)).data["graph"]["nodes"]]

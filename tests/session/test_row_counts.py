@@ -35,7 +35,7 @@ def network():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, CLASSES))
 
 
-def trainer(module, **options):
+def make_trainer(module, **options):
     return ORTTrainer(
         module,
         DESCRIPTION,
@@ -70,47 +70,51 @@ def eager(module, batches, accumulated=1):
 )
 def test_batches_with_ever_other_labels_train_like_eager(provider, accumulated):
     batches = [batch(i, labelled) for i, labelled in enumerate((3, 30, 1, 17, 32, 9))]
-    one = trainer(network(), provider=provider, batch={"gradient_accumulation_steps": accumulated})
+    trainer = make_trainer(network(), provider=provider, batch={"gradient_accumulation_steps": accumulated})
     for x, label in batches:
-        one.train_step(x, label)
+        trainer.train_step(x, label)
     expected = eager(network(), batches, accumulated)
-    for have, want in zip(one._run.session.model_tensors, expected, strict=True):
-        torch.testing.assert_close(torch.as_tensor(one._run.session.state[have]), want, rtol=1e-5, atol=1e-6)
+    for have, want in zip(trainer._run.session.model_tensors, expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(trainer._run.session.state[have]), want, rtol=1e-5, atol=1e-6)
 
 
 def test_a_plan_is_made_for_each_bucket_and_used_again():
-    one = trainer(network())
+    trainer = make_trainer(network())
     for seed, labelled in enumerate((9, 9, 17, 18, 9)):
-        one.train_step(*batch(seed, labelled))
-    kept = sorted(dict(signature)["labelled rows 0"] for _, signature in one._run.session.plans)
-    assert kept == [(9,), (18,)] and sorted(plan.runs for plan in one._run.session.plans.values()) == [2, 3]
+        trainer.train_step(*batch(seed, labelled))
+    buckets = sorted(dict(signature)["labelled rows 0"] for _, signature in trainer._run.session.plans)
+    assert buckets == [(9,), (18,)] and sorted(plan.runs for plan in trainer._run.session.plans.values()) == [2, 3]
 
 
 def test_evaluation_counts_for_itself():
-    one = trainer(network())
+    trainer = make_trainer(network())
     x, label = batch(0, 5)
     expected = torch.nn.functional.cross_entropy(network()(x), label).detach()
-    torch.testing.assert_close(one.eval_step(x, label), expected)
-    ((kind, signature),) = one._run.session.plans
+    torch.testing.assert_close(trainer.eval_step(x, label), expected)
+    ((kind, signature),) = trainer._run.session.plans
     assert kind == "eval" and dict(signature)["labelled rows 0"] == (5,)
 
 
 def test_a_batch_without_a_label_has_no_loss_and_warns():
-    one = trainer(network())
+    trainer = make_trainer(network())
     with pytest.warns(UserWarning, match="has the batch a label at all"):
-        assert torch.isnan(one.train_step(*batch(0, 0)))
-    for have, want in zip(one._run.session.model_tensors, network().parameters(), strict=True):
-        assert torch.equal(torch.as_tensor(one._run.session.state[have]), want)
+        assert torch.isnan(trainer.train_step(*batch(0, 0)))
+    for have, want in zip(trainer._run.session.model_tensors, network().parameters(), strict=True):
+        assert torch.equal(torch.as_tensor(trainer._run.session.state[have]), want)
 
 
 def test_the_same_batches_in_another_order_meet_the_same_plans():
     # What a batch's plan keeps may depend on nothing before it, or a resumed run would draw other masks.
     def plans(order):
-        one, found = trainer(network()), {}
+        trainer, signatures = make_trainer(network()), {}
         for labelled in order:
-            before = {key: plan.runs for key, plan in one._run.session.plans.items()} if one._run.session else {}
-            one.train_step(*batch(0, labelled))
-            found[labelled] = next(k for k, plan in one._run.session.plans.items() if plan.runs != before.get(k, 0))
-        return found
+            before = (
+                {key: plan.runs for key, plan in trainer._run.session.plans.items()} if trainer._run.session else {}
+            )
+            trainer.train_step(*batch(0, labelled))
+            signatures[labelled] = next(
+                k for k, plan in trainer._run.session.plans.items() if plan.runs != before.get(k, 0)
+            )
+        return signatures
 
     assert plans([20, 19, 18, 17]) == plans([17, 18, 19, 20])

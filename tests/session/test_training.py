@@ -26,8 +26,8 @@ def graph(dropout: float = 0.0, trap: bool = False) -> ir.Model:
     weight, slope = value("weight", [WIDTH, CLASSES], Role.PARAMETER), value("slope", [1], Role.PARAMETER)
     model = new_model([x, label, weight, slope], "captured")
     op = Builder(model.graph)
-    kept = op.Dropout(x, dropout, True) if dropout else x
-    loss = softmax_cross_entropy(op, op.MatMul(kept, weight), label, ignore_index=-100)
+    dropped = op.Dropout(x, dropout, True) if dropout else x
+    loss = softmax_cross_entropy(op, op.MatMul(dropped, weight), label, ignore_index=-100)
     if trap:
         loss = op.Add(loss, op.ReduceSum(op.Sqrt(op.Abs(slope)), keepdims=0))
     loss.name = "loss"
@@ -35,12 +35,14 @@ def graph(dropout: float = 0.0, trap: bool = False) -> ir.Model:
     return model
 
 
-def session(provider="TorchExecutionProvider", steps=1, rate_of=None, optimizer="SGD", **options) -> TrainingSession:
-    made = graph(options.pop("dropout", 0.0), options.pop("trap", False))
+def make_session(
+    provider="TorchExecutionProvider", steps=1, rate_of=None, optimizer="SGD", **options
+) -> TrainingSession:
+    model = graph(options.pop("dropout", 0.0), options.pop("trap", False))
     torch.manual_seed(1)
     initial = {"weight": torch.randn(WIDTH, CLASSES), "slope": torch.zeros(1)}
     task = TrainingTask(
-        made, loss="loss", optimizer=OptimizerSpec(optimizer, rate_of or {}), trainable=["weight", "slope"],
+        model, loss="loss", optimizer=OptimizerSpec(optimizer, rate_of or {}), trainable=["weight", "slope"],
         accumulation_steps=steps,
     )  # fmt: skip
     return TrainingSession(task, initial, get_provider(provider), planning=PlanOptions(**options))
@@ -55,65 +57,65 @@ def batch(seed: int, labelled: int = ROWS) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("provider", available_providers())
 def test_after_an_update_nothing_of_it_is_left_in_the_accumulators(provider):
-    one = session(provider, steps=2)
-    assert {"weight.grad_acc", "loss_weight_acc"} <= set(one.state)
-    one.step(batch(0, labelled=5), 0.1)
-    assert float(one.state["loss_weight_acc"]) == 5 and torch.as_tensor(one.state["weight.grad_acc"]).any()
-    one.step(batch(1, labelled=2), 0.1)
-    for name in one.state:
+    session = make_session(provider, steps=2)
+    assert {"weight.grad_acc", "loss_weight_acc"} <= set(session.state)
+    session.step(batch(0, labelled=5), 0.1)
+    assert float(session.state["loss_weight_acc"]) == 5 and torch.as_tensor(session.state["weight.grad_acc"]).any()
+    session.step(batch(1, labelled=2), 0.1)
+    for name in session.state:
         if name.endswith("_acc"):
-            assert not torch.as_tensor(one.state[name]).any(), name
+            assert not torch.as_tensor(session.state[name]).any(), name
 
 
 @pytest.mark.parametrize("provider", available_providers())
 def test_updates_of_unequal_micro_batches_are_those_of_the_joined_batches(provider):
     """A count of labels that stayed behind would weigh in the second update."""
-    one = session(provider, steps=3)
-    weight = torch.nn.Parameter(torch.as_tensor(one.state["weight"]).clone())
+    session = make_session(provider, steps=3)
+    weight = torch.nn.Parameter(torch.as_tensor(session.state["weight"]).clone())
     optimizer = torch.optim.SGD([weight], lr=0.5)
     for number in range(3):
         parts = [batch(10 * number + i, labelled) for i, labelled in enumerate((6, 1, 3 + number))]
         for part in parts:
-            one.step(part, 0.5)
+            session.step(part, 0.5)
         optimizer.zero_grad()
         x, label = (torch.cat([part[name] for part in parts]) for name in ("x", "label"))
         torch.nn.functional.cross_entropy(x @ weight, label).backward()
         optimizer.step()
-        torch.testing.assert_close(torch.as_tensor(one.state["weight"]), weight.detach(), rtol=1e-5, atol=1e-6)
-    assert (one.counters.updates, one.counters.micro_steps, one.counters.pending) == (3, 9, 0)
+        torch.testing.assert_close(torch.as_tensor(session.state["weight"]), weight.detach(), rtol=1e-5, atol=1e-6)
+    assert (session.counters.updates, session.counters.micro_steps, session.counters.pending) == (3, 9, 0)
 
 
 def test_every_micro_batch_has_random_numbers_of_its_own():
-    one, losses = session(dropout=0.5), []
+    session, losses = make_session(dropout=0.5), []
     for _ in range(4):
-        losses.append(float(one.step(batch(0), 0.0)["loss"]))
+        losses.append(float(session.step(batch(0), 0.0)["loss"]))
     assert len(set(losses)) == 4
-    again = session(dropout=0.5)
+    again = make_session(dropout=0.5)
     assert [float(again.step(batch(0), 0.0)["loss"]) for _ in range(4)] == losses
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("steps", [1, 2], ids=["update", "amid an accumulation"])
 def test_a_step_that_is_profiled_changes_nothing(steps, optimizer):
-    one = session(steps=steps, optimizer=optimizer)
-    one.step(batch(0), 0.1)
-    before = {name: torch.as_tensor(one.state[name]).clone() for name in one.state}
-    one.profile(batch(1))
-    assert all(torch.equal(torch.as_tensor(one.state[name]), tensor) for name, tensor in before.items())
+    session = make_session(steps=steps, optimizer=optimizer)
+    session.step(batch(0), 0.1)
+    before = {name: torch.as_tensor(session.state[name]).clone() for name in session.state}
+    session.profile(batch(1))
+    assert all(torch.equal(torch.as_tensor(session.state[name]), tensor) for name, tensor in before.items())
 
 
 def test_a_gradient_that_is_not_finite_is_refused_though_the_loss_is():
-    one = session(trap=True)
-    before = torch.as_tensor(one.state["weight"]).clone()
+    session = make_session(trap=True)
+    before = torch.as_tensor(session.state["weight"]).clone()
     with pytest.raises(NonFiniteLossError, match="its gradient not finite"):
-        one.step(batch(0), 0.1)
-    assert torch.equal(torch.as_tensor(one.state["weight"]), before) and one.counters.updates == 0
+        session.step(batch(0), 0.1)
+    assert torch.equal(torch.as_tensor(session.state["weight"]), before) and session.counters.updates == 0
 
 
 def test_a_memory_limit_is_kept_to_the_byte():
-    free = session()
+    free = make_session()
     plan = free.plan(free._next_kind(), batch(0))
     needed = free.state_bytes() + plan.executable.planned_bytes
-    session(memory_limit=needed).step(batch(0), 0.1)
+    make_session(memory_limit=needed).step(batch(0), 0.1)
     with pytest.raises(OptionError, match=f"needs {needed:,} bytes"):
-        session(memory_limit=needed - 1).step(batch(0), 0.1)
+        make_session(memory_limit=needed - 1).step(batch(0), 0.1)

@@ -51,7 +51,7 @@ def test_substituted_numbers_leave_a_number(text, at):
 
 
 @pytest.mark.parametrize(
-    "one, other",
+    "size, other",
     [
         ((B + 1) * (S + 1), B * S + S + B + 1),
         (B * 2 - B - B, Size.number(0)),
@@ -63,9 +63,9 @@ def test_substituted_numbers_leave_a_number(text, at):
         (B * Fraction(1, 2) * 2, B),
     ],
 )
-def test_the_same_size_is_equal_however_it_was_written(one, other):
-    assert one == other
-    assert hash(one) == hash(other)
+def test_the_same_size_is_equal_however_it_was_written(size, other):
+    assert size == other
+    assert hash(size) == hash(other)
 
 
 @pytest.mark.parametrize(

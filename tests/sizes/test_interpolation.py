@@ -20,11 +20,11 @@ def test_a_polynomial_of_two_sizes_is_found_exactly(coefficients, batch, length)
         a, b, c, d = coefficients
         return a + b * p["batch"] + c * p["length"] + d * p["batch"] * p["length"]
 
-    found = fit([value(p) for p in points], points)
+    polynomial = fit([value(p) for p in points], points)
     sizes = {"batch": batch, "length": length}
-    assert found is not None
-    made = sum((c * np.prod([sizes[s] for s in key], dtype=object) for key, c in found.terms), Fraction(0))
-    assert made == value(sizes)
+    assert polynomial is not None
+    total = sum((c * np.prod([sizes[s] for s in key], dtype=object) for key, c in polynomial.terms), Fraction(0))
+    assert total == value(sizes)
 
 
 @pytest.mark.parametrize("function", [lambda p: p["batch"] ** 2, lambda p: p["batch"] // 2])

@@ -19,7 +19,7 @@ def test_a_polynomial_of_the_second_degree_is_found_at_other_sizes(coefficients)
         terms = (1, batch, length, batch * batch, batch * length, length * length)
         return sum(c * t for c, t in zip(coefficients, terms, strict=True))
 
-    rule = Features(SIZES).rule(np.array([[number(*one)] for one in SIZES.tolist()]))
+    rule = Features(SIZES).rule(np.array([[number(*sizes)] for sizes in SIZES.tolist()]))
     assert rule.at(NEW).tolist() == [number(*NEW)]
 
 

@@ -39,16 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="print the parts and run nothing")
     parser.add_argument("--write", action="store_true", help="write docs/thorough.md")
     parser.add_argument("--minutes", type=float, help="for all chosen parts together (8 with --today, else no limit)")
-    given = parser.parse_args(arguments)
-    chosen = list(parts_of(day_of_history(ROOT))) if given.today else PARTS
-    chosen = [part for part in PARTS if part.name in given.part] if given.part else chosen
-    if given.list:
+    options = parser.parse_args(arguments)
+    chosen = list(parts_of(day_of_history(ROOT))) if options.today else PARTS
+    chosen = [part for part in PARTS if part.name in options.part] if options.part else chosen
+    if options.list:
         for part in chosen:
             print(f"day {part.day}  {part.name:22} {part.text()}")
         return 0
-    minutes = given.minutes or (TODAYS_MINUTES if given.today else None)
+    minutes = options.minutes or (TODAYS_MINUTES if options.today else None)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    failed = [part.name for part in chosen if not _passes(part, end, given.write)]
+    failed = [part.name for part in chosen if not _passes(part, end, options.write)]
     print(f"thorough: {len(failed)} of {len(chosen)} parts failed" + (f": {', '.join(failed)}" if failed else ""))
     return bool(failed)
 

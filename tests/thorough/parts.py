@@ -44,8 +44,11 @@ class Part:
 
     def argv(self) -> list[str]:
         """Return the command with the interpreters that are found here."""
-        found = {"python": sys.executable, "PYTHON=": f"PYTHON={find_python(self.python)}" if self.python else ""}
-        return [found.get(word, word) for word in self.command]
+        replacements = {
+            "python": sys.executable,
+            "PYTHON=": f"PYTHON={find_python(self.python)}" if self.python else "",
+        }
+        return [replacements.get(word, word) for word in self.command]
 
     def interpreter(self) -> str:
         """Return the Python that runs the tests: this one, or that of the environment which the command makes."""

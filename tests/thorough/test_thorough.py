@@ -40,9 +40,9 @@ def test_every_day_has_parts_and_every_part_a_day():
     assert len({part.name for part in PARTS}) == len(PARTS)
     # All slices of a kind are among them.
     for kind in {part.name.rpartition(" ")[0] for part in PARTS if "/" in part.name}:
-        found = [part.name.rpartition(" ")[2].split("/") for part in PARTS if part.name.rpartition(" ")[0] == kind]
-        assert [int(k) for k, _ in found] == list(range(1, len(found) + 1)) and {n for _, n in found} == {
-            str(len(found))
+        shares = [part.name.rpartition(" ")[2].split("/") for part in PARTS if part.name.rpartition(" ")[0] == kind]
+        assert [int(k) for k, _ in shares] == list(range(1, len(shares) + 1)) and {n for _, n in shares} == {
+            str(len(shares))
         }
 
 
@@ -103,8 +103,8 @@ def test_a_part_ends_with_its_last_line(tmp_path, monkeypatch, code, minutes, pa
     part = Part(PARTS[0].name, 0, ("python", "-c", code))
     monkeypatch.setattr(thorough, "PARTS", [part])
     monkeypatch.setattr(thorough, "PAGE", tmp_path / "thorough.md")
-    given = ["--part", part.name, "--write"] + (["--minutes", str(minutes)] if minutes else [])
-    assert thorough.main(given) == (not passes)
+    arguments = ["--part", part.name, "--write"] + (["--minutes", str(minutes)] if minutes else [])
+    assert thorough.main(arguments) == (not passes)
     assert read_rows(tmp_path / "thorough.md")[part.name].result.startswith(result)
 
 

@@ -42,13 +42,13 @@ DESC = {
 
 def batches(count: int, batch: int = 3, length: int = 5) -> list[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(4)
-    made = []
+    data = []
     for _ in range(count):
         ids = torch.randint(0, 11, (batch, length), generator=generator)
         label = torch.randint(0, 11, (batch, length), generator=generator)
         label[:, 0] = -100
-        made.append((ids, label))
-    return made
+        data.append((ids, label))
+    return data
 
 
 def make_trainer(model: nn.Module, config=None, desc=None, loss_fn=token_loss, **options) -> ORTTrainer:

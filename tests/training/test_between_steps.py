@@ -31,9 +31,9 @@ def test_a_parameter_that_is_set_is_trained_from_there(provider, twins):
             assert torch.equal(ours.mix.weight, value)
             with torch.no_grad():
                 theirs.mix.weight.copy_(value)
-        found = trainer.train_step(ids, label)[0]
+        stepped_loss = trainer.train_step(ids, label)[0]
         loss = token_loss(theirs(ids), label)
-        np.testing.assert_allclose(found, loss.detach(), rtol=2e-6)
+        np.testing.assert_allclose(stepped_loss, loss.detach(), rtol=2e-6)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -99,9 +99,9 @@ def test_hyper_parameters_that_are_set_act_from_the_next_step_on(provider, twins
         if number == 2:
             config.lr, config.lambda_coef, config.beta = 0.05, 0.3, 0.9
             optimizer.param_groups[0].update(lr=0.05, weight_decay=0.3, betas=(0.9, 0.9))
-        found = trainer.train_step(ids, label)[0]
+        stepped_loss = trainer.train_step(ids, label)[0]
         loss = token_loss(theirs(ids), label)
-        np.testing.assert_allclose(found, loss.detach(), rtol=5e-6)
+        np.testing.assert_allclose(stepped_loss, loss.detach(), rtol=5e-6)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -44,7 +44,7 @@ def test_a_flat_state_moves_a_run_to_another_trainer():
 def test_a_saved_checkpoint_is_loaded_with_what_the_user_put_beside(tmp_path):
     first, second = trained(2), trained(0, seed=1)
     checkpoint.experimental_save_checkpoint(first, tmp_path / "new", "best", {"epoch": 3})
-    assert [one.name for one in (tmp_path / "new").iterdir()] == ["best"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["best"]
     assert checkpoint.experimental_load_checkpoint(second, tmp_path / "new", "best") == {"epoch": 3}
     a, b = go_on(first, second)
     assert a == b
@@ -56,7 +56,7 @@ def upstream_file(state: dict[str, torch.Tensor], path: Path, **beside: Any) -> 
     """A file as onnxruntime.training 1.8 lays it out: the wrapper's prefix, counts from 1, and copies in float16."""
     model: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
-        kind = next((one for one in ("Moment_1_", "Moment_2_") if name.startswith(one)), "")
+        kind = next((moment for moment in ("Moment_1_", "Moment_2_") if name.startswith(moment)), "")
         plain = name.removeprefix(kind)
         if plain in ("Step", "Micro_Step", "Pending", "Seed"):
             continue

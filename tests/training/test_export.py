@@ -68,15 +68,17 @@ def test_a_file_of_any_opset_gives_the_eval_outputs_in_stock_onnxruntime(trained
     trained.save_as_onnx(tmp_path / "model.onnx", opset=opset)
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model, full_check=True)
-    assert [(one.domain, one.version) for one in model.opset_import] == [("", opset)]
-    assert [one.name for one in model.graph.input] == ["x"] and [one.name for one in model.graph.output] == ["scores"]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", opset)]
+    assert [entry.name for entry in model.graph.input] == ["x"] and [entry.name for entry in model.graph.output] == [
+        "scores"
+    ]
     assert not [node for node in model.graph.node if node.op_type == "Dropout"]
-    assert {"conv.weight", "head.bias"} <= {one.name for one in model.graph.initializer}
+    assert {"conv.weight", "head.bias"} <= {entry.name for entry in model.graph.initializer}
     for count in (5, 2):  # the described dimension varies
         x = torch.randn(count, 3, 8, 8)
-        (found,) = run(tmp_path / "model.onnx", {"x": x})
+        (scores,) = run(tmp_path / "model.onnx", {"x": x})
         wanted = trained.eval_step(x, torch.zeros(count, dtype=torch.int64), fetches=["scores"])
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
 @pytest.mark.thorough
@@ -105,8 +107,8 @@ def test_transformers_go_into_files_of_the_oldest_opset(family, tmp_path):
     trainer.save_as_onnx(tmp_path / "model.onnx", opset=12)
     for rows, length in ((3, 8), (2, 5)):
         feeds = {"input_ids": ids[:rows, :length], "attention_mask": mask[:rows, :length]}
-        (found,) = run(tmp_path / "model.onnx", feeds)
-        np.testing.assert_allclose(found, trainer.eval_step(**feeds, fetches=["logits"]), atol=1e-5)
+        (logits,) = run(tmp_path / "model.onnx", feeds)
+        np.testing.assert_allclose(logits, trainer.eval_step(**feeds, fetches=["logits"]), atol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [18, 23])
@@ -119,7 +121,7 @@ def test_the_file_of_the_training_graph_trains_in_stock_onnxruntime(opset, tmp_p
     quiet = onnxruntime.SessionOptions()
     quiet.log_severity_level = 3  # it warns of each initializer that may be fed
     session = onnxruntime.InferenceSession(tmp_path / "step.onnx", quiet, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_outputs()]
+    names = [entry.name for entry in session.get_outputs()]
     feeds = {"ids": ids.numpy(), "label": label.numpy(), "learning_rate": np.array(0.01, np.float32),
              "loss_scale": np.ones((), np.float32)}  # fmt: skip
     for number in (2, 3, 4):
@@ -136,10 +138,10 @@ def test_parameters_above_the_threshold_go_to_a_file_beside(tmp_path):
     ((ids, label),) = batches(1)
     trainer.train_step(ids, label)
     trainer.save_as_onnx(tmp_path / "model.onnx", external_data_threshold=100)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     assert len(onnx.load(tmp_path / "model.onnx", load_external_data=False).SerializeToString()) < 4000
-    (found,) = run(tmp_path / "model.onnx", {"ids": ids})
-    np.testing.assert_allclose(found, trainer.eval_step(ids, label)[1], atol=1e-5)
+    (scores,) = run(tmp_path / "model.onnx", {"ids": ids})
+    np.testing.assert_allclose(scores, trainer.eval_step(ids, label)[1], atol=1e-5)
 
 
 def test_an_operator_that_no_old_file_can_hold_is_named(tmp_path):
@@ -313,8 +315,8 @@ def test_running_products_over_a_length_that_varies_are_exported(tmp_path):
     trainer.save_as_onnx(tmp_path / "model.onnx")
     for samples in (1, 6, 11):
         x = torch.rand(2, samples, 4)
-        (found,) = run(tmp_path / "model.onnx", {"x": x})[-1:]
-        np.testing.assert_allclose(found, trainer.eval_step(x, fetches=["y"]), atol=1e-6)
+        (y,) = run(tmp_path / "model.onnx", {"x": x})[-1:]
+        np.testing.assert_allclose(y, trainer.eval_step(x, fetches=["y"]), atol=1e-6)
 
 
 class Layers(nn.Module):

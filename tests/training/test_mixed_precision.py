@@ -56,8 +56,8 @@ def test_the_loss_curve_is_that_of_float32_within_the_tolerance(name, dtype):
     options = {"device": {"id": "cpu"}, "mixed_precision": half(dtype), "utils": {"grad_norm_clip": bool(case.clip)}}
     trainer = ORTTrainer(model, desc, case.config(), options=options)
     curve = [float(trainer.train_step(*batch)) for batch in data]
-    kept = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
-    np.testing.assert_allclose(curve, kept, rtol=0.01, atol=0.01)
+    golden = json.loads((FOLDER / f"{name}.json").read_text())["loss"]
+    np.testing.assert_allclose(curve, golden, rtol=0.01, atol=0.01)
     assert trainer.train_step_info.optimization_step == len(data)
 
 
@@ -66,9 +66,9 @@ def test_a_step_is_float32s_to_the_precision_of_the_products(twins, dtype):
     ours, theirs = twins
     ((ids, label),) = batches(1)
     exact = moved(make_trainer(theirs, optim.SGDConfig(lr=1.0)), ids, label)
-    found = moved(make_trainer(ours, optim.SGDConfig(lr=1.0), mixed_precision=half(dtype)), ids, label)
+    step = moved(make_trainer(ours, optim.SGDConfig(lr=1.0), mixed_precision=half(dtype)), ids, label)
     epsilon = torch.finfo(getattr(torch, dtype)).eps
-    assert 0 < (found - exact).norm() / exact.norm() < 4 * epsilon
+    assert 0 < (step - exact).norm() / exact.norm() < 4 * epsilon
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -187,10 +187,10 @@ def test_accumulated_micro_batches_equal_the_joined_batch(twins, dtype):
     joined, split = twins
     data = batches(4)
     data[1][1][:, :3] = -100  # another number of labels
-    one = make_trainer(joined, optim.SGDConfig(lr=0.5), mixed_precision=half(dtype))
+    trainer = make_trainer(joined, optim.SGDConfig(lr=0.5), mixed_precision=half(dtype))
     many = make_trainer(split, optim.SGDConfig(lr=0.5), mixed_precision=half(dtype),
                         batch={"gradient_accumulation_steps": 4})  # fmt: skip
-    whole = moved(one, *(torch.cat(parts) for parts in zip(*data, strict=True)))
+    whole = moved(trainer, *(torch.cat(parts) for parts in zip(*data, strict=True)))
     many.prepare(*data[0])
     before = weights(many)
     for batch in data:
@@ -230,7 +230,7 @@ def test_evaluation_and_export_are_in_full_precision(twins):
     theirs.load_state_dict(ours.state_dict())
     np.testing.assert_allclose(trainer.eval_step(ids, label)[1], theirs.eval()(ids).detach(), atol=1e-6)
     types = {value.dtype for value in trainer.inference_model().graph.initializers.values()}
-    assert not {one.name for one in types} & {"FLOAT16", "BFLOAT16"}
+    assert not {kind.name for kind in types} & {"FLOAT16", "BFLOAT16"}
 
 
 def test_a_provider_without_the_kernels_names_the_node():
@@ -263,7 +263,7 @@ def test_a_file_trains_in_mixed_precision(tmp_path):
         )
         for more in ({}, {"mixed_precision": half("bfloat16")})
     )
-    curves = [[float(one.train_step(*batch)[0]) for batch in data] for one in (exact, narrow)]
+    curves = [[float(trainer.train_step(*batch)[0]) for batch in data] for trainer in (exact, narrow)]
     np.testing.assert_allclose(*curves, rtol=torch.finfo(torch.bfloat16).eps)
     assert curves[0] != curves[1]
 
@@ -286,9 +286,9 @@ def test_transformers_train_in_half_as_in_float32(family, dtype):
     }[family]
     torch.manual_seed(0)
     exact = model(config)
-    for one in exact.modules():
-        if isinstance(one, nn.Dropout):
-            one.p = 0.0
+    for part in exact.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
     config.attention_probs_dropout_prob = config.attn_pdrop = 0.0
     narrow = copy.deepcopy(exact)
     ids = torch.randint(0, 50, (3, 8))
@@ -327,17 +327,17 @@ def test_a_model_that_is_half_itself_is_updated_in_float32_and_rounded_once(twin
     trainer = make_trainer(ours, config(), debug={}, utils={"grad_norm_clip": False})
     ((ids, label),) = batches(1)
     token_loss(theirs(ids), label).backward()
-    wide = [nn.Parameter(one.detach().float()) for one in theirs.parameters()]
-    for parameter, one in zip(wide, theirs.parameters(), strict=True):
-        parameter.grad = one.grad.float()
+    wide = [nn.Parameter(parameter.detach().float()) for parameter in theirs.parameters()]
+    for parameter, narrow in zip(wide, theirs.parameters(), strict=True):
+        parameter.grad = narrow.grad.float()
     optimizer(wide).step()
     trainer.train_step(ids, label)
     for (key, _), parameter in zip(theirs.named_parameters(), wide, strict=True):
-        found, wanted = trainer.parameter(key), parameter.detach().bfloat16()
-        np.testing.assert_allclose(found.float(), wanted.float(), rtol=2**-7, atol=2e-3, err_msg=key)
+        updated, wanted = trainer.parameter(key), parameter.detach().bfloat16()
+        np.testing.assert_allclose(updated.float(), wanted.float(), rtol=2**-7, atol=2e-3, err_msg=key)
     state = trainer.state_dict()
     assert {tensor.dtype for tensor in state["model"]["full_precision"].values()} == {torch.bfloat16}
     assert {t.dtype for kinds in state["optimizer"].values() for t in kinds.values()} == {torch.float32}
     trainer.save_as_onnx(tmp_path / "half.onnx")
-    written = {one.name: one.data_type for one in onnx.load(tmp_path / "half.onnx").graph.initializer}
+    written = {tensor.name: tensor.data_type for tensor in onnx.load(tmp_path / "half.onnx").graph.initializer}
     assert written["mix.weight"] == onnx.TensorProto.BFLOAT16

@@ -51,7 +51,7 @@ def stored_of(file) -> dict[str, torch.Tensor]:
 
 def curve(trainer, file, steps: int = STEPS) -> list[float]:
     losses = [trainer.train_step(*file.batch.values()) for _ in range(steps)]
-    return [float(one[0] if isinstance(one, list) else one) for one in losses]
+    return [float(loss[0] if isinstance(loss, list) else loss) for loss in losses]
 
 
 def eager_curve(forward, loss_fn, stored, trained, file, steps: int = STEPS) -> list[float]:
@@ -61,7 +61,7 @@ def eager_curve(forward, loss_fn, stored, trained, file, steps: int = STEPS) -> 
     """
     parameters = [stored[name].requires_grad_() for name in trained]
     optimizer = torch.optim.SGD(parameters, lr=0.05)
-    x, label = (torch.from_numpy(one) for one in file.batch.values())
+    x, label = (torch.from_numpy(array) for array in file.batch.values())
     losses = []
     for _ in range(steps):
         loss = loss_fn(forward(stored, x), label)
@@ -169,7 +169,7 @@ def test_every_way_to_bring_a_file_trains_alike(seed, tmp_path, kind):
     path.write_bytes(file.proto.SerializeToString())
     sources = (file.proto, path, str(path), file.proto.SerializeToString())
     curves = [curve(trainer_of(file, source), file, 2) for source in sources]
-    assert all(one == curves[0] for one in curves) and curves[0][1] < curves[0][0]
+    assert all(curve == curves[0] for curve in curves) and curves[0][1] < curves[0][0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,8 +189,8 @@ def test_the_saved_file_has_the_names_and_the_trained_weights(seed, tmp_path, ki
     assert any(not torch.equal(before[name], tensor) for name, tensor in now.items())
     session = onnxruntime.InferenceSession(saved.SerializeToString())
     feeds = {i.name: file.batch[i.name] for i in session.get_inputs()}
-    (found,) = session.run(["y"], feeds)
-    np.testing.assert_allclose(found, trainer.eval_step(*batch)[1].numpy(), rtol=1e-5, atol=1e-6)
+    (y,) = session.run(["y"], feeds)
+    np.testing.assert_allclose(y, trainer.eval_step(*batch)[1].numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_saved_file_trains_on(seed, tmp_path):
@@ -236,8 +236,8 @@ def test_dropout_in_a_file_drops_in_training_only(seed):
     file.proto.graph.initializer[-1].CopyFrom(const("ratio", 0.5, np.float32))
     trainer = trainer_of(file)
     batch = list(file.batch.values())
-    one, other = (trainer.eval_step(*batch)[1] for _ in range(2))
-    assert torch.equal(one, other)
+    first, second = (trainer.eval_step(*batch)[1] for _ in range(2))
+    assert torch.equal(first, second)
     rates = trainer_of(file, config=optim.SGDConfig(lr=0.0))
     assert len(set(curve(rates, file, 4))) == 4
 
@@ -250,8 +250,8 @@ def test_a_dropout_that_a_file_turns_on_drops_in_training_only():
     node.input.append("on")
     trainer = trainer_of(file)
     batch = list(file.batch.values())
-    one, other = (trainer.eval_step(*batch)[1] for _ in range(2))
-    assert torch.equal(one, other)
+    first, second = (trainer.eval_step(*batch)[1] for _ in range(2))
+    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,9 @@ def test_an_integer_initializer_cannot_be_trained(rng):
 def test_an_initializer_read_by_indices_only_gets_no_gradient_and_says_so(rng):
     """The loss depends on the weight through Cast to an integer alone."""
     nodes = [node("Cast", "w", "i", to=7), node("Gather", "x i", "g"), node("ReduceMean", "g", "y", keepdims=0)]
-    made = model(nodes, [value("x", [4])], [value("y", [])], [weight(rng, "w", 2)])
+    proto = model(nodes, [value("x", [4])], [value("y", [])], [weight(rng, "w", 2)])
     desc = {"inputs": [("x", [4])], "outputs": [("y", [], True)]}
-    trainer = ORTTrainer(made, desc, optim.SGDConfig(), options=CPU)
+    trainer = ORTTrainer(proto, desc, optim.SGDConfig(), options=CPU)
     with pytest.raises(ValueError, match=r"'y' depends on none of the 1 trainable parameters"):
         trainer.train_step(np.ones(4, np.float32))
 

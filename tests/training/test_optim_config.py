@@ -197,11 +197,11 @@ class StepInfo:
 
 def rates(scheduler, steps, lr=0.5):
     info = StepInfo(AdamConfig(lr=lr))
-    found = []
+    values = []
     for info.optimization_step in steps:
-        found += scheduler._step(info)
-        assert scheduler.get_last_lr() == found[-1:]
-    return found
+        values += scheduler._step(info)
+        assert scheduler.get_last_lr() == values[-1:]
+    return values
 
 
 TOTAL, WARM = 20, 5  # warmup = 0.25

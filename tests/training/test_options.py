@@ -84,90 +84,91 @@ def read(options: Any, path: str) -> Any:
     return options
 
 
-def trainer(path: str, value: Any, **more: Any) -> Any:
+def trainer_with(path: str, value: Any, **more: Any) -> Any:
     torch.manual_seed(5)
     section, _, rest = path.partition(".")
     options = {**more, section: {**more.get(section, {}), **nested(rest, value)} if rest else value}
     return make_trainer(Net(dropout=more.pop("dropout", 0.0)), **options)
 
 
-def steps(one: Any, count: int = 2) -> list[float]:
-    return [float(one.train_step(*batch)[0]) for batch in batches(count)]
+def steps(trainer: Any, count: int = 2) -> list[float]:
+    return [float(trainer.train_step(*batch)[0]) for batch in batches(count)]
 
 
-def weights(one: Any) -> dict[str, torch.Tensor]:
-    return one.state_dict()["model"]["full_precision"]
+def weights(trainer: Any) -> dict[str, torch.Tensor]:
+    return trainer.state_dict()["model"]["full_precision"]
 
 
 def accumulates(path: str, tmp_path: Path) -> None:
-    one = trainer(path, 2)
-    steps(one, 3)
-    assert (one.train_step_info.optimization_step, one.train_step_info.step) == (1, 3)
+    trainer = trainer_with(path, 2)
+    steps(trainer, 3)
+    assert (trainer.train_step_info.optimization_step, trainer.train_step_info.step) == (1, 3)
 
 
 def chooses_the_device(path: str, tmp_path: Path) -> None:
     with pytest.raises((RuntimeError, ValueError), match="nowhere"):
-        steps(trainer(path, "nowhere"))
+        steps(trainer_with(path, "nowhere"))
 
 
 def limits_memory(path: str, tmp_path: Path) -> None:
-    steps(trainer(path, 1 << 20))
+    steps(trainer_with(path, 1 << 20))
     with pytest.raises(OptionError, match=r"needs [\d,]+ bytes, device.mem_limit allows 1,000"):
-        steps(trainer(path, 1000))
+        steps(trainer_with(path, 1000))
 
 
 def changes_nothing_for_one_process(path: str, tmp_path: Path) -> None:
     default, other = UPSTREAM[path]
-    assert steps(trainer(path, other)) == steps(trainer(path, default))
+    assert steps(trainer_with(path, other)) == steps(trainer_with(path, default))
 
 
 def schedules(path: str, tmp_path: Path) -> None:
-    one = trainer(path, optim.lr_scheduler.ConstantWarmupLRScheduler(10, 0.5))  # the rate of the first step is zero
-    one.prepare(*batches(1)[0])
-    before = weights(one)
-    steps(one, 1)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(one).items())
+    warmup = optim.lr_scheduler.ConstantWarmupLRScheduler(10, 0.5)  # the rate of the first step is zero
+    trainer = trainer_with(path, warmup)
+    trainer.prepare(*batches(1)[0])
+    before = weights(trainer)
+    steps(trainer, 1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(trainer).items())
 
 
 def lowers_precision(path: str, tmp_path: Path) -> None:
-    one = trainer(path, True)
-    steps(one)
-    products = [node for node in one.step_model().graph if node.op_type in ("Gemm", "MatMul")]
+    trainer = trainer_with(path, True)
+    steps(trainer)
+    products = [node for node in trainer.step_model().graph if node.op_type in ("Gemm", "MatMul")]
     assert products and all(node.outputs[0].dtype.name == "FLOAT16" for node in products)
 
 
 def takes_the_scaler(path: str, tmp_path: Path) -> None:
     scaler = amp.DynamicLossScaler(loss_scale=64.0, up_scale_window=2)
-    one = trainer(path, scaler, mixed_precision={"enabled": True})
-    steps(one, 4)
+    trainer = trainer_with(path, scaler, mixed_precision={"enabled": True})
+    steps(trainer, 4)
     assert scaler.loss_scale == 256.0
 
 
 def freezes(path: str, tmp_path: Path) -> None:
-    one = trainer(path, ["mix.weight"])
-    one.prepare(*batches(1)[0])
-    before = weights(one)
-    steps(one)
-    changed = {name for name, tensor in weights(one).items() if not torch.equal(tensor, before[name])}
+    trainer = trainer_with(path, ["mix.weight"])
+    trainer.prepare(*batches(1)[0])
+    before = weights(trainer)
+    steps(trainer)
+    changed = {name for name, tensor in weights(trainer).items() if not torch.equal(tensor, before[name])}
     assert changed == set(before) - {"mix.weight"}
 
 
 def clips(path: str, tmp_path: Path) -> None:
     limit = {"utils": {"max_grad_norm": 1e-6}}  # so low that Adam's epsilon tells
-    assert steps(trainer(path, False, **limit), 3) != steps(trainer(path, True, **limit), 3)
+    assert steps(trainer_with(path, False, **limit), 3) != steps(trainer_with(path, True, **limit), 3)
 
 
 def infers_shapes_anyway(path: str, tmp_path: Path) -> None:
-    assert steps(trainer(path, True)) == steps(trainer(path, False))
+    assert steps(trainer_with(path, True)) == steps(trainer_with(path, False))
 
 
 def is_deterministic(path: str, tmp_path: Path) -> None:
-    one = trainer(path, True)
-    steps(one, 1)
-    (plan,) = one.prepare(*batches(1)[0])[0].plans.values()
+    trainer = trainer_with(path, True)
+    steps(trainer, 1)
+    (plan,) = trainer.prepare(*batches(1)[0])[0].plans.values()
     real, seen = plan.executable.run, []
     plan.executable.run = lambda *a, **k: seen.append(torch.are_deterministic_algorithms_enabled()) or real(*a, **k)
-    steps(one, 1)
+    steps(trainer, 1)
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
 
 
@@ -180,16 +181,16 @@ def checks_the_capture(path: str, tmp_path: Path) -> None:
             return super().forward(ids) * float(len(calls))
 
     for checked in (False, True):
-        one = make_trainer(Counting(), debug={"check_model_export": checked})
+        trainer = make_trainer(Counting(), debug={"check_model_export": checked})
         if not checked:
-            steps(one)
+            steps(trainer)
             continue
         with pytest.raises(CaptureError, match="differs from the module"):
-            steps(one)
+            steps(trainer)
 
 
 def saves_the_graph(path: str, tmp_path: Path) -> None:
-    steps(trainer(path, str(tmp_path / "graph.onnx")))
+    steps(trainer_with(path, str(tmp_path / "graph.onnx")))
     assert len(onnx.load(tmp_path / "graph.onnx").graph.node) > 10
 
 
@@ -198,29 +199,29 @@ def postprocesses(path: str, tmp_path: Path) -> None:
         (tanh,) = [node for node in model.graph.node if node.op_type == "Tanh"]
         tanh.op_type = "Identity"
 
-    one = trainer(path, without_tanh, debug={"check_model_export": False})
-    steps(one)
-    assert not [node for node in one.step_model().graph if "Tanh" in node.op_type]
+    trainer = trainer_with(path, without_tanh, debug={"check_model_export": False})
+    steps(trainer)
+    assert not [node for node in trainer.step_model().graph if "Tanh" in node.op_type]
 
 
 def writes_the_opset(path: str, tmp_path: Path) -> None:
-    one = trainer(path, 17)
-    steps(one)
-    one.save_as_onnx(tmp_path / "model.onnx")
-    assert [(one.domain, one.version) for one in onnx.load(tmp_path / "model.onnx").opset_import] == [("", 17)]
+    trainer = trainer_with(path, 17)
+    steps(trainer)
+    trainer.save_as_onnx(tmp_path / "model.onnx")
+    assert [(entry.domain, entry.version) for entry in onnx.load(tmp_path / "model.onnx").opset_import] == [("", 17)]
 
 
 def needs_no_contributed_operators(path: str, tmp_path: Path) -> None:
     for value in (True, False):
-        one = trainer(path, value)
-        steps(one)
-        one.save_as_onnx(tmp_path / "model.onnx")
+        trainer = trainer_with(path, value)
+        steps(trainer)
+        trainer.save_as_onnx(tmp_path / "model.onnx")
         assert {node.domain for node in onnx.load(tmp_path / "model.onnx").graph.node} == {""}
 
 
 def reaches_the_provider(path: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no_such_option"):
-        trainer(path, {"no_such_option": 1})
+        trainer_with(path, {"no_such_option": 1})
 
 
 def captures_nothing_that_needs_repair(path, tmp_path):

@@ -182,8 +182,8 @@ def test_the_exported_model_gives_the_eval_outputs_in_stock_onnxruntime(provider
     assert [i.name for i in session.get_inputs()] == ["ids"]
     assert [o.name for o in session.get_outputs()] == ["output"]
     for ids, label in (*batches(1), *batches(1, batch=1, length=9)):
-        (found,) = session.run(None, {"ids": ids})
-        np.testing.assert_allclose(found, trainer.eval_step(ids, label)[1], atol=1e-5)
+        (scores,) = session.run(None, {"ids": ids})
+        np.testing.assert_allclose(scores, trainer.eval_step(ids, label)[1], atol=1e-5)
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -250,12 +250,12 @@ def test_the_configurations_norm_clips_the_gradient(make):
     def losses(config, later=None, **options):
         torch.manual_seed(3)
         trainer = make_trainer(Net(dropout=0.0), config, **options)
-        found = []
+        curve = []
         for number, batch in enumerate(batches(4)):
             if number == 2 and later is not None:
                 config.max_norm_clip = later
-            found.append(float(trainer.train_step(*batch)[0]))
-        return found
+            curve.append(float(trainer.train_step(*batch)[0]))
+        return curve
 
     narrow = losses(make(lr=0.05, epsilon=0.1, max_norm_clip=0.01))
     assert narrow == losses(make(lr=0.05, epsilon=0.1), utils={"max_grad_norm": 0.01})
@@ -286,8 +286,8 @@ def test_an_evaluation_without_a_label_may_be_the_very_first_call(provider):
     torch.testing.assert_close(trainer.eval_step(ids=ids), reference(ids), atol=1e-5, rtol=1e-5)
     data = batches(4)
     wanted = eager_losses(plain, torch.optim.SGD(plain.parameters(), lr=0.1), data, max_norm=None)
-    found = [float(trainer.train_step(*batch)[0]) for batch in data]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    curve = [float(trainer.train_step(*batch)[0]) for batch in data]
+    np.testing.assert_allclose(curve, wanted, rtol=1e-5)
     torch.testing.assert_close(trainer.eval_step(ids), plain.eval()(ids), atol=1e-5, rtol=1e-5)
     loss, scores = trainer.eval_step(*data[0])
     np.testing.assert_allclose(scores, plain(data[0][0]).detach(), atol=1e-5)

@@ -149,7 +149,7 @@ def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(path, tmp_path
     trainer.train_step(*batches(1)[0])
     with pytest.raises(OptionError, match="cannot write"):
         trainer.save_as_onnx(path)
-    assert [one.name for one in tmp_path.rglob("*")] == ["folder"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
 MALFORMED = {
@@ -165,8 +165,8 @@ MALFORMED = {
 @pytest.mark.parametrize(("change", "says"), MALFORMED.values(), ids=MALFORMED)
 def test_a_state_that_is_refused_before_the_first_step_leaves_the_one_that_waits(change, says):
     first, second = make_trainer(Net()), make_trainer(Net())
-    one, two = batches(2)
-    first.train_step(*one)
+    first_batch, two = batches(2)
+    first.train_step(*first_batch)
     second.load_state_dict(first.state_dict())
     with pytest.raises(CheckpointError, match=says):
         second.load_state_dict(change(first.state_dict()))
@@ -211,13 +211,13 @@ def test_a_batch_that_does_not_fit_leaves_the_run_as_it_was(setup, provider):
 
     def losses(unfit=()):
         torch.manual_seed(5)
-        trainer, found = make_trainer(Net(dropout=0.2), provider=provider, **setup()), []
+        trainer, curve = make_trainer(Net(dropout=0.2), provider=provider, **setup()), []
         for batch in batches(6):
             for change in unfit:
                 with pytest.raises(OntrainError):  # the module's own, if it is the first batch
                     trainer.train_step(*change(*batch))
-            found.append(float(trainer.train_step(*batch)[0]))
-        return found
+            curve.append(float(trainer.train_step(*batch)[0]))
+        return curve
 
     assert losses(UNFIT.values()) == losses()
 

@@ -149,16 +149,16 @@ def _roi_align(x, rois, batch, *, bins, ratio, scale, half, mode="avg"):
         cells = []
         for i in range(bins[0]):
             for j in range(bins[1]):
-                found = []
+                samples = []
                 for p in range(counts[0]):
                     for q in range(counts[1]):
                         h = y1 + height / bins[0] * (i + (p + 0.5) / counts[0])
                         w = x1 + width / bins[1] * (j + (q + 0.5) / counts[1])
                         if -1 <= h <= x.shape[2] and -1 <= w <= x.shape[3]:
-                            found.append(_bilinear(x[image], h.clamp(0, x.shape[2] - 1), w.clamp(0, x.shape[3] - 1)))
+                            samples.append(_bilinear(x[image], h.clamp(0, x.shape[2] - 1), w.clamp(0, x.shape[3] - 1)))
                         else:
-                            found.append(x[image][:, 0, 0] * 0)
-                cells.append(torch.stack(found).mean(0))
+                            samples.append(x[image][:, 0, 0] * 0)
+                cells.append(torch.stack(samples).mean(0))
         regions.append(torch.stack(cells, 1).reshape(-1, *bins))
     return torch.stack(regions)
 
@@ -264,10 +264,10 @@ def _dft(x, length=None, axis=None, *, inverse=False, onesided=False):
     z = torch.view_as_complex(x) if x.shape[-1] == 2 else x[..., 0]
     n = None if length is None else int(length)
     function = torch.fft.ifft if inverse else torch.fft.rfft if onesided and not z.is_complex() else torch.fft.fft
-    made = function(z, n, place)
+    spectrum = function(z, n, place)
     if onesided and z.is_complex():
-        made = made.narrow(place, 0, made.shape[place] // 2 + 1)
-    return torch.view_as_real(made)
+        spectrum = spectrum.narrow(place, 0, spectrum.shape[place] // 2 + 1)
+    return torch.view_as_real(spectrum)
 
 
 def _stft(signal, step, window, length=None, *, onesided=True):

@@ -25,11 +25,11 @@ _SCALED = {"Affine": 2, "ScaledTanh": 2, "HardSigmoid": 2, "LeakyRelu": 1, "Elu"
 
 
 def _functions(names, alphas, betas):
-    alphas, betas, made = list(alphas or []), list(betas or []), []
+    alphas, betas, chosen = list(alphas or []), list(betas or []), []
     for name in names:
         values = [q.pop(0) for q in (alphas, betas)[: _SCALED.get(name, 0)] if q]
-        made.append(lambda x, f=_FUNCTIONS[name], v=values: f(x, *v))
-    return made
+        chosen.append(lambda x, f=_FUNCTIONS[name], v=values: f(x, *v))
+    return chosen
 
 
 def _lstm_step(x, state, w, r, b, p, f, clip, forget):
@@ -102,7 +102,7 @@ def by_definition(
             ys.append(torch.stack(rows))
             finals.append(state)
     y = torch.stack(ys).reshape(directions, batch, length, size).permute(2, 0, 1, 3)
-    states = [torch.stack(one).reshape(directions, batch, size) for one in zip(*finals, strict=True)]
+    states = [torch.stack(state).reshape(directions, batch, size) for state in zip(*finals, strict=True)]
     if layout:
         y, states = y.permute(2, 0, 1, 3), [v.transpose(0, 1) for v in states]
     return y, *states

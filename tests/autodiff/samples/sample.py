@@ -66,8 +66,8 @@ class Sample:
     def draw(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Return the input arrays."""
         drawn: list[np.ndarray | None] = []
-        for i, one in enumerate(self.inputs):
-            array = one(rng) if callable(one) else None if one is None else np.asarray(one)
+        for i, operand in enumerate(self.inputs):
+            array = operand(rng) if callable(operand) else None if operand is None else np.asarray(operand)
             dtype = "float32" if i in self.single else self.dtype
             drawn.append(array.astype(dtype) if array is not None and array.dtype.kind == "f" else array)
         return drawn

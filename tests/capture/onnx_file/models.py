@@ -53,9 +53,9 @@ def model(
 ) -> onnx.ModelProto:  # fmt: skip
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(f.domain, 1) for f in functions)]
     graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
-    made = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=ir_version)
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    proto = helper.make_model(graph, opset_imports=imports, functions=functions, ir_version=ir_version)
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
 
 
 def classifier(x: Sequence[int | str], classes: int) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def mlp(rng: np.random.Generator, opset: int = 13) -> File:
         weight(rng, "fc2.weight", 4, 8), weight(rng, "fc2.bias", 4),
         *([const("ratio", 0.0, np.float32)] if late else []),
     ]  # fmt: skip
-    made = model(nodes, [value("x", ["N", 6])], [value("y", ["N", 4])], stored, opset)
+    proto = model(nodes, [value("x", ["N", 6])], [value("y", ["N", 4])], stored, opset)
     batch = {"x": rng.standard_normal((5, 6)).astype(np.float32), "label": rng.integers(0, 4, 5)}
-    return File(made, classifier(["batch", 6], 4), batch, "CrossEntropyLoss")
+    return File(proto, classifier(["batch", 6], 4), batch, "CrossEntropyLoss")
 
 
 def convolution(rng: np.random.Generator, opset: int = 11) -> File:
@@ -112,9 +112,9 @@ def convolution(rng: np.random.Generator, opset: int = 11) -> File:
         weight(rng, "c2", 4, 4, 3, 3), weight(rng, "c2.bias", 4), const("roi", [], np.float32),
         const("scales", [1, 1, 2, 2], np.float32), weight(rng, "fc", 4, 3), weight(rng, "fc.bias", 3),
     ]  # fmt: skip
-    made = model(nodes, [value("x", ["N", 2, 8, 8])], [value("y", ["N", 3])], stored, opset)
+    proto = model(nodes, [value("x", ["N", 2, 8, 8])], [value("y", ["N", 3])], stored, opset)
     batch = {"x": rng.standard_normal((3, 2, 8, 8)).astype(np.float32), "label": rng.integers(0, 3, 3)}
-    return File(made, classifier(["batch", 2, 8, 8], 3), batch, "CrossEntropyLoss")
+    return File(proto, classifier(["batch", 2, 8, 8], 3), batch, "CrossEntropyLoss")
 
 
 def transformer(rng: np.random.Generator, opset: int = 17) -> File:
@@ -159,10 +159,10 @@ def transformer(rng: np.random.Generator, opset: int = 17) -> File:
         const("sqrt2", np.sqrt(2), np.float32), const("onef", 1, np.float32), const("half", 0.5, np.float32),
         weight(rng, "head", 8, 3),
     ]  # fmt: skip
-    made = model(nodes, [value("ids", ["N", "L"], INT64)], [value("y", ["N", 3])], stored, opset)
+    proto = model(nodes, [value("ids", ["N", "L"], INT64)], [value("y", ["N", 3])], stored, opset)
     desc = classifier(["batch", "length"], 3)
     desc["inputs"][0] = ("ids", ["batch", "length"])
-    return File(made, desc, {"ids": rng.integers(0, 7, (2, 4)), "label": rng.integers(0, 3, 2)}, "CrossEntropyLoss")
+    return File(proto, desc, {"ids": rng.integers(0, 7, (2, 4)), "label": rng.integers(0, 3, 2)}, "CrossEntropyLoss")
 
 
 def recurrent(rng: np.random.Generator, opset: int = 14) -> File:
@@ -176,12 +176,12 @@ def recurrent(rng: np.random.Generator, opset: int = 14) -> File:
         weight(rng, "W", 1, 20, 3), weight(rng, "R", 1, 20, 5), weight(rng, "B", 1, 40), const("axes", [0]),
         weight(rng, "head", 5, 2),
     ]  # fmt: skip
-    made = model(nodes, [value("x", ["L", "N", 3])], [value("y", ["N", 2])], stored, opset)
+    proto = model(nodes, [value("x", ["L", "N", 3])], [value("y", ["N", 2])], stored, opset)
     batch = {
         "x": rng.standard_normal((4, 2, 3)).astype(np.float32),
         "target": rng.standard_normal((2, 2)).astype(np.float32),
     }
-    return File(made, regressor(["length", "batch", 3], ["batch", 2]), batch, "MSELoss")
+    return File(proto, regressor(["length", "batch", 3], ["batch", 2]), batch, "MSELoss")
 
 
 def functions(rng: np.random.Generator, opset: int = 18) -> File:
@@ -208,12 +208,12 @@ def functions(rng: np.random.Generator, opset: int = 18) -> File:
         const("axes", [1]),
     ]  # fmt: skip
     graph = helper.make_graph(nodes, "graph", [value("x", ["N", 4])], [value("y", ["N", 1])], stored)
-    made = helper.make_model(graph, opset_imports=imports, functions=[scaled, layer], ir_version=8)
+    proto = helper.make_model(graph, opset_imports=imports, functions=[scaled, layer], ir_version=8)
     batch = {
         "x": rng.standard_normal((3, 4)).astype(np.float32),
         "target": rng.standard_normal((3, 1)).astype(np.float32),
     }
-    return File(made, regressor(["batch", 4], ["batch", 1]), batch, "MSELoss")
+    return File(proto, regressor(["batch", 4], ["batch", 1]), batch, "MSELoss")
 
 
 def control(rng: np.random.Generator, opset: int = 16) -> File:
@@ -235,12 +235,12 @@ def control(rng: np.random.Generator, opset: int = 16) -> File:
         weight(rng, "w1", 4, 4), weight(rng, "w2", 4, 4), weight(rng, "w3", 4, 2), const("yes", True, np.bool_),
         const("count", 3),
     ]  # fmt: skip
-    made = model(nodes, [value("x", ["N", 4])], [value("y", ["N", 2])], stored, opset)
+    proto = model(nodes, [value("x", ["N", 4])], [value("y", ["N", 2])], stored, opset)
     batch = {
         "x": rng.standard_normal((3, 4)).astype(np.float32),
         "target": rng.standard_normal((3, 2)).astype(np.float32),
     }
-    return File(made, regressor(["batch", 4], ["batch", 2]), batch, "MSELoss")
+    return File(proto, regressor(["batch", 4], ["batch", 2]), batch, "MSELoss")
 
 
 def legacy(rng: np.random.Generator, opset: int = 6) -> File:
@@ -264,12 +264,12 @@ def legacy(rng: np.random.Generator, opset: int = 6) -> File:
         const("slope", [0.1, 0.2, 0.3, 0.4], np.float32), weight(rng, "fc", 4, 2), weight(rng, "fc.bias", 2),
     ]  # fmt: skip
     inputs = [value("x", [3, 2, 8, 8]), *(value(t.name, list(t.dims)) for t in stored)]
-    made = model(nodes, inputs, [value("y", [3, 2])], stored, opset, ir_version=3)
+    proto = model(nodes, inputs, [value("y", [3, 2])], stored, opset, ir_version=3)
     batch = {
         "x": rng.standard_normal((3, 2, 8, 8)).astype(np.float32),
         "target": rng.standard_normal((3, 2)).astype(np.float32),
     }
-    return File(made, regressor([3, 2, 8, 8], [3, 2]), batch, "MSELoss")
+    return File(proto, regressor([3, 2, 8, 8], [3, 2]), batch, "MSELoss")
 
 
 def legacy_in_torch(stored: Mapping[str, torch.Tensor], x: torch.Tensor, *, training: bool) -> torch.Tensor:
@@ -293,9 +293,9 @@ def own_loss(rng: np.random.Generator, opset: int = 17) -> File:
     ]
     stored = [weight(rng, "w1", 6, 16), weight(rng, "w2", 16, 3)]
     inputs = [value("x", ["N", 6]), value("label", ["N"], INT64)]
-    made = model(nodes, inputs, [value("loss", []), value("y", ["N", 3])], stored, opset)
+    proto = model(nodes, inputs, [value("loss", []), value("y", ["N", 3])], stored, opset)
     batch = {"x": rng.standard_normal((4, 6)).astype(np.float32), "label": rng.integers(0, 3, 4)}
-    return File(made, classifier(["batch", 6], 3), batch, None, external=["w1", "w2"])
+    return File(proto, classifier(["batch", 6], 3), batch, None, external=["w1", "w2"])
 
 
 KINDS = {f.__name__: f for f in (mlp, convolution, transformer, recurrent, functions, control, legacy, own_loss)}
@@ -303,11 +303,11 @@ KINDS = {f.__name__: f for f in (mlp, convolution, transformer, recurrent, funct
 
 def save_external(file: File, path: Any) -> None:
     """Write the file with its external initializers in `weights.bin` beside it."""
-    made = onnx.ModelProto()
-    made.CopyFrom(file.proto)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(file.proto)
     offset = 0
     with (path.parent / "weights.bin").open("wb") as data:
-        for tensor in made.graph.initializer:
+        for tensor in proto.graph.initializer:
             if tensor.name in file.external:
                 content = tensor.raw_data
                 data.write(content)
@@ -316,4 +316,4 @@ def save_external(file: File, path: Any) -> None:
                 for key, text in (("location", "weights.bin"), ("offset", offset), ("length", len(content))):
                     tensor.external_data.add(key=key, value=str(text))
                 offset += len(content)
-    path.write_bytes(made.SerializeToString())
+    path.write_bytes(proto.SerializeToString())

@@ -18,11 +18,11 @@ def mutate(proto: onnx.ModelProto, rng: Rng) -> bytes:
     """Return the file with a mutation of its fields, sometimes two, or of its bytes in one of six."""
     if rng.random() < 1 / 6:
         return _bytes(proto.SerializeToString(), rng)
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
+    mutant = onnx.ModelProto()
+    mutant.CopyFrom(proto)
     for _ in range(int(_pick(rng, (1, 1, 1, 2)))):
-        _pick(rng, FIELDS)(made, rng)
-    return made.SerializeToString()
+        _pick(rng, FIELDS)(mutant, rng)
+    return mutant.SerializeToString()
 
 
 def _pick(rng: Rng, among: Any) -> Any:
@@ -50,18 +50,18 @@ def _bytes(content: bytes, rng: Rng) -> bytes:
 
 
 def _nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
-    found: list[onnx.NodeProto] = []
+    collected: list[onnx.NodeProto] = []
 
     def walk(nodes: Any) -> None:
         for node in nodes:
-            found.append(node)
+            collected.append(node)
             for attribute in node.attribute:
                 walk(attribute.g.node)
 
     walk(proto.graph.node)
     for function in proto.functions:
         walk(function.node)
-    return found
+    return collected
 
 
 def _names(proto: onnx.ModelProto) -> list[str]:
@@ -74,8 +74,8 @@ def _tensor(proto: onnx.ModelProto, rng: Rng) -> onnx.TensorProto:
 
 
 def _attribute(proto: onnx.ModelProto, rng: Rng) -> onnx.AttributeProto:
-    found = [a for node in _nodes(proto) for a in node.attribute]
-    return _pick(rng, found) if found else onnx.AttributeProto()
+    attributes = [a for node in _nodes(proto) for a in node.attribute]
+    return _pick(rng, attributes) if attributes else onnx.AttributeProto()
 
 
 def op_type(proto: onnx.ModelProto, rng: Rng) -> None:
@@ -88,9 +88,9 @@ def same_type(proto: onnx.ModelProto, rng: Rng) -> None:
     fits = [s for s in SCHEMAS if s.min_input <= len(node.input) <= s.max_input and s.min_output <= len(node.output)]
     schema = _pick(rng, fits)
     node.op_type = schema.name
-    kept = [a for a in node.attribute if a.name in schema.attributes]
+    attributes = [a for a in node.attribute if a.name in schema.attributes]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(attributes)
 
 
 def node_input(proto: onnx.ModelProto, rng: Rng) -> None:
@@ -138,24 +138,24 @@ def swap_nodes(proto: onnx.ModelProto, rng: Rng) -> None:
 
 
 def attribute_value(proto: onnx.ModelProto, rng: Rng) -> None:
-    one = _attribute(proto, rng)
+    attribute = _attribute(proto, rng)
     kind = onnx.AttributeProto
-    if one.type == kind.INT:
-        one.i = _pick(rng, EXTREME)
-    elif one.type == kind.INTS and len(one.ints):
-        one.ints[int(rng.integers(len(one.ints)))] = _pick(rng, EXTREME)
-    elif one.type == kind.FLOAT:
-        one.f = _pick(rng, [float("nan"), float("inf"), -1e38, -1.0, 0.0, 1e-40, 0.5, 2.0])
-    elif one.type == kind.STRING:
-        one.s = _pick(rng, [b"", b"\xff\xfe", b"linear", b"cubic", b"reflect", b"NOTSET", b"x" * 999])
+    if attribute.type == kind.INT:
+        attribute.i = _pick(rng, EXTREME)
+    elif attribute.type == kind.INTS and len(attribute.ints):
+        attribute.ints[int(rng.integers(len(attribute.ints)))] = _pick(rng, EXTREME)
+    elif attribute.type == kind.FLOAT:
+        attribute.f = _pick(rng, [float("nan"), float("inf"), -1e38, -1.0, 0.0, 1e-40, 0.5, 2.0])
+    elif attribute.type == kind.STRING:
+        attribute.s = _pick(rng, [b"", b"\xff\xfe", b"linear", b"cubic", b"reflect", b"NOTSET", b"x" * 999])
 
 
 def attribute_length(proto: onnx.ModelProto, rng: Rng) -> None:
-    one = _attribute(proto, rng)
-    if rng.random() < 0.5 and len(one.ints):
-        del one.ints[-1]
+    attribute = _attribute(proto, rng)
+    if rng.random() < 0.5 and len(attribute.ints):
+        del attribute.ints[-1]
     else:
-        one.ints.append(_pick(rng, EXTREME))
+        attribute.ints.append(_pick(rng, EXTREME))
 
 
 def attribute_type(proto: onnx.ModelProto, rng: Rng) -> None:
@@ -171,11 +171,11 @@ def new_attribute(proto: onnx.ModelProto, rng: Rng) -> None:
     schemas = [s for s in onnx.defs.get_all_schemas() if s.name == node.op_type and s.attributes]
     if schemas:
         name, spec = _pick(rng, list(schemas[0].attributes.items()))
-        made = node.attribute.add()
-        made.name, made.type = name, int(spec.type.value)
-        made.i = _pick(rng, EXTREME) if made.type == onnx.AttributeProto.INT else 0
-        if made.type == onnx.AttributeProto.INTS:
-            made.ints.extend(_pick(rng, EXTREME) for _ in range(int(rng.integers(5))))
+        attribute = node.attribute.add()
+        attribute.name, attribute.type = name, int(spec.type.value)
+        attribute.i = _pick(rng, EXTREME) if attribute.type == onnx.AttributeProto.INT else 0
+        if attribute.type == onnx.AttributeProto.INTS:
+            attribute.ints.extend(_pick(rng, EXTREME) for _ in range(int(rng.integers(5))))
 
 
 def tensor_dims(proto: onnx.ModelProto, rng: Rng) -> None:

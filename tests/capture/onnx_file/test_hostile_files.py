@@ -24,7 +24,7 @@ CASES, WORKERS = 1000, 2
 
 def judged(first: int, last: int, seed: int) -> dict[int, str]:
     """What each case came to, in processes of their own; one that dies is named and the next goes on behind it."""
-    found: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
     while first < last:
         done = subprocess.run(
             [sys.executable, "-m", "tests.capture.onnx_file.worker", str(first), str(last), str(seed)],
@@ -35,16 +35,16 @@ def judged(first: int, last: int, seed: int) -> dict[int, str]:
             text, _, stage = line.partition(" ")
             number = int(text)
             if stage.startswith("done "):
-                found[number] = stage.removeprefix("done ")
+                outcomes[number] = stage.removeprefix("done ")
         if done.returncode == 0:
-            return found
+            return outcomes
         if not stage.startswith("done "):
             # Where onnxruntime dies of the file there is nobody to compare with.
-            found[number] = "unjudged" if stage == "oracle" else f"DIED {done.returncode} {done.stderr[-1000:]}"
-        elif not found:
+            outcomes[number] = "unjudged" if stage == "oracle" else f"DIED {done.returncode} {done.stderr[-1000:]}"
+        elif not outcomes:
             raise AssertionError(done.stderr)
         first = number + 1
-    return found
+    return outcomes
 
 
 @pytest.mark.slow
@@ -52,11 +52,11 @@ def test_a_thousand_mutations_end_in_a_named_error_or_the_right_answer(seed):
     bounds = np.linspace(0, CASES, WORKERS + 1).astype(int)
     with ThreadPoolExecutor(WORKERS) as pool:
         parts = [pool.submit(judged, int(a), int(b), seed) for a, b in zip(bounds, bounds[1:], strict=False)]
-        found = {number: outcome for part in parts for number, outcome in part.result().items()}
-    assert len(found) == CASES
-    bad = {n: text for n, text in found.items() if text.split()[0] in ("WRONG", "BARE", "DIED")}
+        outcomes = {number: outcome for part in parts for number, outcome in part.result().items()}
+    assert len(outcomes) == CASES
+    bad = {n: text for n, text in outcomes.items() if text.split()[0] in ("WRONG", "BARE", "DIED")}
     assert not bad
-    kinds = Counter(" ".join(text.split()[:2]) for text in found.values())
+    kinds = Counter(" ".join(text.split()[:2]) for text in outcomes.values())
     # Neither is everything refused, nor is it only unread bytes that were damaged.
     assert kinds["trained right"] > CASES // 10, kinds
     assert sum(n for kind, n in kinds.items() if kind.startswith("refused")) > CASES // 3, kinds
@@ -91,8 +91,8 @@ def test_short_external_data_is_an_error(rng, tmp_path):
         load_onnx(tmp_path / "m.onnx")
 
 
-def one_node(made: onnx.NodeProto, stored=(), shape=(2,), opset: int = 17) -> onnx.ModelProto:
-    graph = helper.make_graph([made], "g", [value("x", shape)], [value("y", None)], list(stored))
+def one_node(case: onnx.NodeProto, stored=(), shape=(2,), opset: int = 17) -> onnx.ModelProto:
+    graph = helper.make_graph([case], "g", [value("x", shape)], [value("y", None)], list(stored))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
@@ -100,7 +100,7 @@ HUGE = 2**40
 
 
 @pytest.mark.parametrize(
-    ("made", "stored", "says"),
+    ("case", "stored", "says"),
     [
         (node("Expand", "x big", "y"), [const("big", [HUGE, 2])], "Expand needs"),
         (node("Tile", "x big", "y"), [const("big", [HUGE])], "Tile needs"),
@@ -110,13 +110,13 @@ HUGE = 2**40
         (node("OneHot", "z big v", "y"), [const("z", [0, 1]), const("big", HUGE), const("v", [0.0, 1.0], np.float32)],
          "OneHot needs"),
     ],
-    ids=lambda one: one.op_type if isinstance(one, onnx.NodeProto) else None,
+    ids=lambda entry: entry.op_type if isinstance(entry, onnx.NodeProto) else None,
 )  # fmt: skip
-def test_a_few_bytes_that_ask_for_terabytes_are_refused_before_planning(made, stored, says):
+def test_a_few_bytes_that_ask_for_terabytes_are_refused_before_planning(case, stored, says):
     from ontrain.graph import check_sizes, specialise
 
     with pytest.raises(GraphError, match=says):
-        check_sizes(specialise(load_onnx(one_node(made, stored)).evaluation, {}), 1 << 30)
+        check_sizes(specialise(load_onnx(one_node(case, stored)).evaluation, {}), 1 << 30)
 
 
 def test_functions_that_grow_without_bound_are_counted_not_inlined():
@@ -210,18 +210,18 @@ def test_damage_is_named(rng, damage, says):
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_number_that_kernels_divide_by_is_positive(op_type, inputs, attribute, others, number):
     several = attribute in ("strides", "dilations", "kernel_shape", "pooled_shape")
-    given = {**others, attribute: [number, number] if several else number}
+    attributes = {**others, attribute: [number, number] if several else number}
     shapes = {"w": (4, 4, 1, 1), "b": (4,), "t": (1, 2, 8), "r": (1, 8, 8), "m": (1, 5)}
     stored = [const(name, np.ones(shape), np.float32) for name, shape in shapes.items()]
-    proto = one_node(node(op_type, inputs, "y", **given), stored, (1, 4, 6, 6), opset=23)
+    proto = one_node(node(op_type, inputs, "y", **attributes), stored, (1, 4, 6, 6), opset=23)
     with pytest.raises(GraphError, match=f"(?s)attribute '{attribute}' is .*{number}.*must be positive"):
         load_onnx(proto)
 
 
 def test_a_negative_number_of_samples_is_refused():
-    made = node("RoiAlign", "x rois images", "y", sampling_ratio=-1)
+    align = node("RoiAlign", "x rois images", "y", sampling_ratio=-1)
     with pytest.raises(GraphError, match=r"(?s)attribute 'sampling_ratio' is \[-1\].*must not be negative"):
-        load_onnx(one_node(made, [const("rois", [[0, 0, 3, 3]], np.float32), const("images", [0])], (1, 2, 6, 6)))
+        load_onnx(one_node(align, [const("rois", [[0, 0, 3, 3]], np.float32), const("images", [0])], (1, 2, 6, 6)))
 
 
 def test_names_that_are_no_text_are_refused(rng):
@@ -272,8 +272,8 @@ def test_a_sum_over_what_is_not_zero_is_refused_by_node(rng):
         node("Cast", "i", "c", to=1),
         node("ReduceSum", "c", "y"),
     ]
-    made = model(nodes, [value("x", [3])], [value("y", [1, 1])], [weight(rng, "w", 3)])
+    proto = model(nodes, [value("x", [3])], [value("y", [1, 1])], [weight(rng, "w", 3)])
     desc = {"inputs": [("x", [3])], "outputs": [("y", [], True)]}
-    trainer = ORTTrainer(made, desc, optim.SGDConfig(), options={"device": {"id": "cpu"}})
+    trainer = ORTTrainer(proto, desc, optim.SGDConfig(), options={"device": {"id": "cpu"}})
     with pytest.raises(GraphError, match=r"(?s)not known before the step runs.*NonZero"):
         trainer.train_step(np.ones(3, np.float32))

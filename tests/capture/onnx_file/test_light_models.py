@@ -16,14 +16,14 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 def test_squeezenet_evaluates_as_in_onnxruntime_and_trains(rng):
     path = LIGHT / "light_squeezenet.onnx"
     session = onnxruntime.InferenceSession(path)
-    (given,), (made,) = session.get_inputs(), session.get_outputs()
-    x = rng.standard_normal(given.shape).astype(np.float32)
+    (source,), (target,) = session.get_inputs(), session.get_outputs()
+    x = rng.standard_normal(source.shape).astype(np.float32)
     desc = {
-        "inputs": [(given.name, list(given.shape)), ("label", list(made.shape))],
-        "outputs": [("loss", [], True), (made.name, list(made.shape))],
+        "inputs": [(source.name, list(source.shape)), ("label", list(target.shape))],
+        "outputs": [("loss", [], True), (target.name, list(target.shape))],
     }
     trainer = ORTTrainer(path, desc, optim.SGDConfig(lr=0.1), "MSELoss", {"device": {"id": "cpu"}})
-    label = np.zeros(made.shape, np.float32)
-    (expected,) = session.run(None, {given.name: x})
+    label = np.zeros(target.shape, np.float32)
+    (expected,) = session.run(None, {source.name: x})
     np.testing.assert_allclose(trainer.eval_step(x, label)[1].numpy(), expected, rtol=1e-4, atol=1e-6)
     assert np.isfinite(float(trainer.train_step(x, label)[0]))

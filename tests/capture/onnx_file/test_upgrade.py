@@ -31,10 +31,10 @@ def converted(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The file after loading, as an inference model."""
     loaded = load_onnx(proto)
     arrays = {name: tensor.numpy() for name, tensor in loaded.initial.items()}
-    made = ir.to_proto(inference_model(loaded.evaluation, arrays, loaded.output_names))
-    onnx.checker.check_model(made, full_check=True)
-    assert [(i.domain, i.version) for i in made.opset_import] == [("", OPSET)]
-    return made
+    upgraded = ir.to_proto(inference_model(loaded.evaluation, arrays, loaded.output_names))
+    onnx.checker.check_model(upgraded, full_check=True)
+    assert [(i.domain, i.version) for i in upgraded.opset_import] == [("", OPSET)]
+    return upgraded
 
 
 def ints(name: str, *content: int) -> onnx.TensorProto:
@@ -112,22 +112,24 @@ CASES = [
 ]  # fmt: skip
 
 
-def case_model(opset, made, stored):
-    outputs = [helper.make_empty_tensor_value_info(name) for name in made.output]
-    graph = helper.make_graph([made], "g", [value("x", [2, 3, 4, 4])], outputs, stored)
+def case_model(opset, case, stored):
+    outputs = [helper.make_empty_tensor_value_info(name) for name in case.output]
+    graph = helper.make_graph([case], "g", [value("x", [2, 3, 4, 4])], outputs, stored)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
 
 
-@pytest.mark.parametrize(("opset", "made", "stored"), CASES, ids=lambda one: str(getattr(one, "op_type", one))[:20])
-def test_an_operator_means_the_same_after_conversion(rng, opset, made, stored):
-    proto = case_model(opset, made, stored)
+@pytest.mark.parametrize(
+    ("opset", "case", "stored"), CASES, ids=lambda entry: str(getattr(entry, "op_type", entry))[:20]
+)
+def test_an_operator_means_the_same_after_conversion(rng, opset, case, stored):
+    proto = case_model(opset, case, stored)
     feeds = {"x": rng.standard_normal((2, 3, 4, 4)).astype(np.float32)}
     theirs, ours = run(proto, feeds), converted(proto)
     fed = {i.name: feeds[i.name] for i in ours.graph.input}
     # onnxruntime runs no RoiAlign of today.
-    found = ReferenceEvaluator(ours).run(None, fed) if made.op_type == "RoiAlign" else run(ours, fed)
-    for a, b in zip(found, theirs, strict=True):
+    actual = ReferenceEvaluator(ours).run(None, fed) if case.op_type == "RoiAlign" else run(ours, fed)
+    for a, b in zip(actual, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
@@ -146,8 +148,8 @@ def test_broadcasts_with_an_axis_are_those_of_onnxs_own_converter(rng):
     x = rng.standard_normal((2, 3, 4, 4)).astype(np.float32)
     b, c = (onnx.numpy_helper.to_array(t) for t in stored[:2])
     expected = ((x + b[:, None, None]) * c[:, :, None]) / x - 1
-    (found,) = run(converted(proto), {"x": x})
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (result,) = run(converted(proto), {"x": x})
+    np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("opset", [7, 9, 13, 14])
@@ -158,14 +160,14 @@ def test_a_batch_normalisation_keeps_the_mode_that_its_outputs_told(rng, opset, 
     stored = [floats("s", 1, 2, 3), floats("b", 0, 1, 2), floats("m", 0.1, 0.2, 0.3), floats("v", 1, 2, 0.5)]
     outputs = "y next_m next_v" + " saved_m saved_v" * (opset < 14)
     mode = {"training_mode": int(training)} if opset >= 14 else {}
-    made = node("BatchNormalization", "x s b m v", outputs if training else "y", **mode)
-    graph = helper.make_graph([made], "g", [value("x", x.shape)], [value("y", x.shape)], stored)
+    normalization = node("BatchNormalization", "x s b m v", outputs if training else "y", **mode)
+    graph = helper.make_graph([normalization], "g", [value("x", x.shape)], [value("y", x.shape)], stored)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    (found,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, {"x": x})
+    (result,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, {"x": x})
     scale, bias, mean, var = (torch.tensor(onnx.numpy_helper.to_array(tensor)) for tensor in stored)
     statistics = (None, None) if training else (mean, var)
     expected = functional.batch_norm(torch.from_numpy(x), *statistics, scale, bias, training=training)
-    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result, expected.numpy(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_file_of_2017_computes_what_its_operators_meant(seed):
@@ -195,7 +197,7 @@ def test_the_first_scan_runs_over_each_sequence_of_the_batch(rng, backwards):
 
 
 @pytest.mark.parametrize(
-    ("opset", "made", "stored", "says"),
+    ("opset", "case", "stored", "says"),
     [
         (8, node("BatchNormalization", "x s s s s", "y", spatial=0), [weight(np.random.default_rng(0), "s", 3, 4, 4)],
          "normalises each position for itself"),
@@ -205,16 +207,16 @@ def test_the_first_scan_runs_over_each_sequence_of_the_batch(rng, backwards):
         (1, node("Tile", "x n a", "y"), [floats("n", 2), floats("a", 1)], "Tile took a number and an axis"),
     ],
 )  # fmt: skip
-def test_a_form_that_is_gone_is_refused_by_node(opset, made, stored, says):
-    graph = helper.make_graph([made], "g", [value("x", [2, 3, 4, 4])], [value("y", None)], stored)
+def test_a_form_that_is_gone_is_refused_by_node(opset, case, stored, says):
+    graph = helper.make_graph([case], "g", [value("x", [2, 3, 4, 4])], [value("y", None)], stored)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    with pytest.raises(GraphError, match=rf"(?s){says}.*node: {made.op_type}"):
+    with pytest.raises(GraphError, match=rf"(?s){says}.*node: {case.op_type}"):
         load_onnx(proto)
 
 
 def test_an_operator_of_another_domain_is_refused_by_name(rng):
-    made = node("Frobnicate", "x", "y", domain="acme")
-    graph = helper.make_graph([made], "g", [value("x", [2])], [value("y", [2])])
+    stranger = node("Frobnicate", "x", "y", domain="acme")
+    graph = helper.make_graph([stranger], "g", [value("x", [2])], [value("y", [2])])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
     with pytest.raises(GraphError, match=r"(?s)acme\.Frobnicate.*node"):
         load_onnx(helper.make_model(graph, opset_imports=imports, ir_version=8))
@@ -228,8 +230,8 @@ def test_one_network_is_the_same_at_every_operator_set(seed, opset):
     if opset > 13:
         proto = onnx.version_converter.convert_version(file.proto, opset)
     (expected,) = run(file.proto, {"x": file.batch["x"]})
-    (found,) = run(converted(proto), {"x": file.batch["x"]})
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    (result,) = run(converted(proto), {"x": file.batch["x"]})
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])
@@ -258,8 +260,8 @@ def test_the_standard_may_be_imported_under_its_name(rng, domain):
     ids=str,
 )  # fmt: skip
 def test_domains_that_onnxruntime_knows_need_no_import(rng, imported, op_type, domain, settings):
-    made = helper.make_node(op_type, ["x"], ["y"], domain=domain, **settings)
-    graph = helper.make_graph([made], "g", [value("x", [2, 3])], [value("y", [2, 3])])
+    foreign = helper.make_node(op_type, ["x"], ["y"], domain=domain, **settings)
+    graph = helper.make_graph([foreign], "g", [value("x", [2, 3])], [value("y", [2, 3])])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid(imported, 17 if not imported else 1)])
     proto.ir_version = 8
     x = rng.standard_normal((2, 3)).astype(np.float32)

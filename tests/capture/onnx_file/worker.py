@@ -42,7 +42,7 @@ def judge(file: File, content: bytes, say: Any) -> str:
     batch = list(file.batch.values())
     try:
         trainer = ORTTrainer(content, file.desc, optim.SGDConfig(lr=0.01), file.loss, options)
-        found = trainer.eval_step(*batch)[1].numpy()
+        scores = trainer.eval_step(*batch)[1].numpy()
         outcome = "trained"
         try:
             trainer.train_step(*batch)
@@ -54,8 +54,8 @@ def judge(file: File, content: bytes, say: Any) -> str:
     expected = oracle(content, file)
     if expected is None:
         return f"{outcome} unjudged"
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True):
-        return f"WRONG {found.reshape(-1)[:4]} where onnxruntime has {expected.reshape(-1)[:4]}"
+    if scores.shape != expected.shape or not np.allclose(scores, expected, rtol=1e-4, atol=1e-5, equal_nan=True):
+        return f"WRONG {scores.reshape(-1)[:4]} where onnxruntime has {expected.reshape(-1)[:4]}"
     return f"{outcome} right"
 
 

@@ -94,7 +94,7 @@ def model_of(op_type, x, kind, version=2, places=None, **attributes):
     shape = [f"n{i}" for i in range(x.ndim - 1)] + [x.shape[-1]] if x.dtype.kind == "f" else [None] * x.ndim
     inputs = [helper.make_tensor_value_info("x", KINDS[x.dtype.kind], shape)]
     # An import that is there twice, as skl2onnx writes it: the last one counts.
-    sets = [helper.make_opsetid(*one) for one in ((ML, version), ("", 11), ("", 17), ("com.microsoft", 1))]
+    sets = [helper.make_opsetid(*pair) for pair in ((ML, version), ("", 11), ("", 17), ("com.microsoft", 1))]
     graph = helper.make_graph(nodes, "one node", inputs, results, weights)
     return helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
 

@@ -17,23 +17,23 @@ def stages(text: str, lacks: str = "") -> list[tuple[Kind, list[str]]]:
 
 
 def test_nodes_lie_at_the_first_level_where_all_they_read_is_there():
-    found = stages("""m (float[n] x) => (float[k] y, float[n] z) {
+    partition = stages("""m (float[n] x) => (float[k] y, float[n] z) {
         a = Exp(x)
         places = NonZero(a)
         y = Cast<to = 1>(places)
         z = Neg(a)
     }""")
-    assert found == [(Kind.PLAN, ["Exp", "Neg"]), (Kind.STEP, ["NonZero"]), (Kind.PLAN, ["Cast"])]
+    assert partition == [(Kind.PLAN, ["Exp", "Neg"]), (Kind.STEP, ["NonZero"]), (Kind.PLAN, ["Cast"])]
 
 
 def test_sizes_computed_from_shapes_stay_in_their_region():
-    found = stages("""m (float[n] x, float[k] y) => (float[k] z) {
+    partition = stages("""m (float[n] x, float[k] y) => (float[k] z) {
         a = Exp(x)
         size = Shape(y)
         whole = Concat<axis = 0>(size)
         z = Expand(a, whole)
     }""")
-    assert found == [(Kind.PLAN, ["Exp", "Shape", "Concat", "Expand"])]
+    assert partition == [(Kind.PLAN, ["Exp", "Shape", "Concat", "Expand"])]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_settings_computed_from_data_are_there_before_what_they_set(op, expected
 
 
 def test_what_the_provider_lacks_is_together_where_it_can_be():
-    found = stages(
+    partition = stages(
         """m (float[n] x) => (float[n] z) {
             a = Exp(x)
             b = Erf(a)
@@ -57,4 +57,4 @@ def test_what_the_provider_lacks_is_together_where_it_can_be():
         }""",
         lacks="Erf",
     )
-    assert found == [(Kind.PLAN, ["Exp"]), (Kind.ELSEWHERE, ["Erf", "Erf"]), (Kind.PLAN, ["Neg"])]
+    assert partition == [(Kind.PLAN, ["Exp"]), (Kind.ELSEWHERE, ["Erf", "Erf"]), (Kind.PLAN, ["Neg"])]

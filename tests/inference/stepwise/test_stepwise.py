@@ -27,18 +27,18 @@ def stock(model: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
-def assert_same(found: object, expected: object) -> None:
+def assert_same(actual: object, expected: object) -> None:
     """Values of any type are equal, up to rounding, and of one type."""
-    assert type(found) is type(expected)
+    assert type(actual) is type(expected)
     if isinstance(expected, list):
-        assert isinstance(found, list) and len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
+        assert isinstance(actual, list) and len(actual) == len(expected)
+        for mine, theirs in zip(actual, expected, strict=True):
             assert_same(mine, theirs)
     elif isinstance(expected, np.ndarray) and expected.dtype != object:
-        assert isinstance(found, np.ndarray) and found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert isinstance(actual, np.ndarray) and actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     else:
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -85,7 +85,7 @@ def test_threads_that_share_a_session_get_their_own_results():
 
 
 @pytest.fixture
-def made(monkeypatch) -> list[str]:
+def planned(monkeypatch) -> list[str]:
     """A line for each plan that is made."""
     plans: list[str] = []
     make = planner.make_plan
@@ -99,13 +99,13 @@ def made(monkeypatch) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["branches", "a loop that stops by its data", "a sequence made in a loop"])
-def test_what_was_planned_once_is_planned_no_more(name, made):
+def test_what_was_planned_once_is_planned_no_more(name, planned):
     session = own(MODELS[name].serialized())
     session.run(None, MODELS[name].feeds(9))
-    first = len(made)
+    first = len(planned)
     assert 0 < first < 9
     session.run(None, MODELS[name].feeds(9))
-    assert len(made) == first
+    assert len(planned) == first
 
 
 def test_results_share_no_memory_with_feeds_weights_or_one_another():

@@ -114,10 +114,10 @@ class DenseBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = [x]
+        features = [x]
         for layer in self.layers:
-            found.append(layer(torch.cat(found, 1)))
-        return torch.cat(found, 1)
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
 
 
 class Inception(nn.Module):
@@ -212,7 +212,7 @@ class FullyConvolutional(nn.Module):
     def forward(self, x: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         y = self.stem(x)
         whole = F.interpolate(self.pool(F.adaptive_avg_pool2d(y, 1)), size=y.shape[-2:], mode="nearest")
-        y = self.head(torch.cat([*(F.relu(one(y)) for one in self.atrous), whole], 1))
+        y = self.head(torch.cat([*(F.relu(branch(y)) for branch in self.atrous), whole], 1))
         return F.cross_entropy(F.interpolate(y, size=x.shape[-2:], mode="bilinear", align_corners=True), label)
 
 

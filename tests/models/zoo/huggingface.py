@@ -61,9 +61,9 @@ def tokens(batch: int, length: int) -> torch.Tensor:
 
 
 def mask(ids: torch.Tensor) -> torch.Tensor:
-    kept = torch.ones_like(ids)
-    kept[0, -2:] = 0
-    return kept
+    visible = torch.ones_like(ids)
+    visible[0, -2:] = 0
+    return visible
 
 
 def masked_text(batch: int, length: int) -> Batch:
@@ -98,9 +98,9 @@ def model(kind: str, model_type: str, **config: Any) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import transformers
 
-        made = transformers.AutoConfig.for_model(model_type, **config)
-        without_dropout(made)
-        return getattr(transformers, f"AutoModel{kind}").from_config(made)
+        configuration = transformers.AutoConfig.for_model(model_type, **config)
+        without_dropout(configuration)
+        return getattr(transformers, f"AutoModel{kind}").from_config(configuration)
 
     return make
 

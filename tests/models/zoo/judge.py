@@ -64,9 +64,9 @@ def prepared(entry: Entry) -> nn.Module:
     """Return the entry's module as a function to its loss: in its precision, training mode, no weight at rest."""
     torch.manual_seed(7)
     module = _Loss(entry.make()).to(entry.dtype).train()
-    for one in module.modules():
-        if isinstance(one, nn.modules.dropout._DropoutNd):
-            one.p = 0.0
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
     with torch.no_grad():
         for parameter in module.parameters():
             # Small initial weights leave queries and keys without a signal, zeros hide whole branches.
@@ -130,18 +130,18 @@ def _errors(captured: Captured, module: nn.Module, batch: Batch, provider: str, 
     return relative_error(grads, wanted), abs(loss - wanted_loss) / abs(wanted_loss)
 
 
-def relative_error(found: dict[str, torch.Tensor], wanted: dict[str, Any]) -> float:
+def relative_error(gradients: dict[str, torch.Tensor], wanted: dict[str, Any]) -> float:
     """Return the largest error of a gradient, relative to its norm; 45 roundings of the largest norm are left out.
 
     Where the true gradient is zero (a key's bias, a bias before a normalisation) rounding is all there is.
     """
-    wanted = {name: one for name, one in wanted.items() if name in found or bool(one.any())}
-    assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
-    largest = max(float(one.norm()) for one in wanted.values())
+    wanted = {name: gradient for name, gradient in wanted.items() if name in gradients or bool(gradient.any())}
+    assert gradients.keys() == wanted.keys(), gradients.keys() ^ wanted.keys()
+    largest = max(float(gradient.norm()) for gradient in wanted.values())
     floor = 45 * max(torch.finfo(grad.dtype).eps for grad in wanted.values()) * largest
     worst = 0.0
     for name, grad in wanted.items():
-        error = float((found[name] - grad).norm())
+        error = float((gradients[name] - grad).norm())
         assert math.isfinite(error), f"the gradient of {name} is not finite"
         if error > floor:
             worst = max(worst, (error - floor) / (float(grad.norm()) + 1e-300))

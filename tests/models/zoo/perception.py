@@ -92,9 +92,9 @@ def class_(name: str, config: str, **options: Any) -> Any:
     def make() -> nn.Module:
         import transformers
 
-        made = getattr(transformers, config)(**options)
-        without_dropout(made)
-        return getattr(transformers, name)(made)
+        configuration = getattr(transformers, config)(**options)
+        without_dropout(configuration)
+        return getattr(transformers, name)(configuration)
 
     return make
 

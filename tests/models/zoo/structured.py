@@ -180,8 +180,8 @@ class Capacity(nn.Module):
         dispatch = F.one_hot(rank.clamp(0, 3), 4).unsqueeze(1) * chosen.unsqueeze(-1) * (rank < 4)[:, None, None]
         dispatch = dispatch.to(x.dtype)
         slots = torch.einsum("tes,ti->esi", dispatch, flat)
-        made = torch.stack([expert(slot) for expert, slot in zip(self.experts, slots, strict=True)])
-        y = gate.unsqueeze(-1) * torch.einsum("tes,esi->ti", dispatch, made)
+        experts = torch.stack([expert(slot) for expert, slot in zip(self.experts, slots, strict=True)])
+        y = gate.unsqueeze(-1) * torch.einsum("tes,esi->ti", dispatch, experts)
         return F.mse_loss(y.view_as(x), target)
 
 
@@ -254,9 +254,11 @@ class VAE(nn.Module):
 
     def forward(self, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         mean, log_variance = self.encoder(x).chunk(2, 1)
-        made = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
+        decoded = self.decoder(mean + torch.exp(0.5 * log_variance) * noise)
         divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1)
-        return F.binary_cross_entropy_with_logits(made, x.sigmoid(), reduction="sum") / x.shape[0] + divergence.mean()
+        return (
+            F.binary_cross_entropy_with_logits(decoded, x.sigmoid(), reduction="sum") / x.shape[0] + divergence.mean()
+        )
 
 
 class Quantised(nn.Module):
@@ -270,8 +272,8 @@ class Quantised(nn.Module):
         z = self.encoder(x)
         distance = z.square().sum(1, keepdim=True) - 2 * z @ self.codes.weight.t() + self.codes.weight.square().sum(1)
         code = self.codes(distance.argmin(1))
-        made = self.decoder(z + (code - z).detach())
-        return F.mse_loss(made, x) + F.mse_loss(code, z.detach()) + 0.25 * F.mse_loss(z, code.detach())
+        decoded = self.decoder(z + (code - z).detach())
+        return F.mse_loss(decoded, x) + F.mse_loss(code, z.detach()) + 0.25 * F.mse_loss(z, code.detach())
 
 
 class Siamese(nn.Module):
@@ -314,8 +316,8 @@ class HyperNetwork(nn.Module):
         self.weights = nn.Linear(4, 6 * 3 + 3)
 
     def forward(self, x: torch.Tensor, task: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        made = self.weights(task)
-        y = torch.einsum("ni,nio->no", x, made[:, :18].view(-1, 6, 3)) + made[:, 18:]
+        generated = self.weights(task)
+        y = torch.einsum("ni,nio->no", x, generated[:, :18].view(-1, 6, 3)) + generated[:, 18:]
         return F.mse_loss(torch.sinh(y).clamp(-4, 4), target)
 
 
@@ -379,8 +381,8 @@ class Selecting(nn.Module):
         super().__init__()
         self.linear = nn.Linear(4, 4)
 
-    def forward(self, x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)[kept].square().mean()
+    def forward(self, x: torch.Tensor, selection: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)[selection].square().mean()
 
 
 def _entry(name: str, family: str, make: Any, batch: Any, **more: Any) -> Entry:

@@ -45,8 +45,8 @@ SUMS = {
 @pytest.mark.parametrize("name", SUMS)
 def test_what_is_added_is_taken_along(name):
     model = graph(lambda op, x, w, b, z: SUMS[name](op, op.Conv(x, w, b, strides=[1, 1]), z), **SUM)
-    made = applied(FuseConvActivations(), model, count=1, bitwise=False)
-    assert operators(made) == ["FusedConv"] and len(made.graph[0].inputs) == 4
+    rewritten = applied(FuseConvActivations(), model, count=1, bitwise=False)
+    assert operators(rewritten) == ["FusedConv"] and len(rewritten.graph[0].inputs) == 4
 
 
 def test_an_absent_bias_keeps_its_place():
@@ -83,8 +83,8 @@ def test_one_of_two_convolutions_takes_the_other():
     def make(op, x, w, b):
         return op.Relu(op.Conv(x, w, b) + op.Conv(op.Tanh(x), w, b))
 
-    made = applied(FuseConvActivations(), graph(make, **IMAGES), count=1, bitwise=False)
-    assert sorted(operators(made)) == ["Conv", "FusedConv", "Tanh"]
+    rewritten = applied(FuseConvActivations(), graph(make, **IMAGES), count=1, bitwise=False)
+    assert sorted(operators(rewritten)) == ["Conv", "FusedConv", "Tanh"]
 
 
 @pytest.mark.parametrize("numbers", [{}, {"alpha": 1 / 6, "beta": 0.25}, {"alpha": 0.25, "beta": 0.5}])

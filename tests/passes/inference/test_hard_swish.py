@@ -38,8 +38,8 @@ def test_a_sigmoid_is_one_operator(factor):
     def make(op, x):
         return op.Mul(_clip(op, x), op.const(SIXTH)) if factor else op.Div(_clip(op, x), op.const(SIX))
 
-    made = applied(FuseHardActivations(), graph(make, x=[5, 7]), count=1, bitwise=False)
-    assert operators(made) == ["HardSigmoid"]
+    rewritten = applied(FuseHardActivations(), graph(make, x=[5, 7]), count=1, bitwise=False)
+    assert operators(rewritten) == ["HardSigmoid"]
 
 
 OTHERS = {
@@ -54,8 +54,8 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_formulas_are_left_alone(name):
-    made = applied(FuseHardActivations(), graph(OTHERS[name], x=[5, 7], z=[3]), count=0)
-    assert "Clip" in operators(made)
+    rewritten = applied(FuseHardActivations(), graph(OTHERS[name], x=[5, 7], z=[3]), count=0)
+    assert "Clip" in operators(rewritten)
 
 
 def test_a_product_with_another_value_keeps_the_product():

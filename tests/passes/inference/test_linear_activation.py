@@ -88,5 +88,5 @@ def test_one_of_two_layers_takes_the_other():
 
 def test_what_was_replaced_is_not_computed():
     model = graph(lambda op, x, w, b: op.Relu(op.Gemm(x, w, b)), **LAYER)
-    made, _ = FuseLinearActivations().apply(model)
-    assert operators(made) == ["Linear"]
+    rewritten, _ = FuseLinearActivations().apply(model)
+    assert operators(rewritten) == ["Linear"]

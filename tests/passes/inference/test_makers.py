@@ -23,10 +23,10 @@ def test_a_node_is_found_by_what_it_makes_and_its_operands_are_read():
 
 
 def test_a_number_is_one_of_a_constant_or_a_weight():
-    def make(op, x, one, two):
-        return x * one + two + op.const(np.float32(3))
+    def make(op, x, scale, matrix):
+        return x * scale + matrix + op.const(np.float32(3))
 
-    model = weighted(make, {"x": [2]}, {"one": np.array([[5.0]], np.float32), "two": random(2)})
+    model = weighted(make, {"x": [2]}, {"scale": np.array([[5.0]], np.float32), "matrix": random(2)})
     weights, inputs = weights_of(model.graph), model.graph.inputs
     assert number_of(inputs[1], weights) == 5 and number_of(inputs[2], weights) is None
     assert number_of(model.graph[-1].inputs[1], weights) == 3 and number_of(inputs[0], weights) is None

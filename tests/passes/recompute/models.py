@@ -102,20 +102,20 @@ def session(
 
 
 @cache
-def kept(name: str) -> tuple[TrainingSession, Plan[Any]]:
+def planned(name: str) -> tuple[TrainingSession, Plan[Any]]:
     """A session, and its plan of a step that recomputes nothing."""
-    one = session(name)
-    return one, one.plan(StepKind.UPDATE, sample(name).batch)
+    training = session(name)
+    return training, training.plan(StepKind.UPDATE, sample(name).batch)
 
 
 @cache
 def plan(name: str, request: Recomputation | None = None) -> Plan[Any]:
     """A step's plan as a session makes it, without going all the way again."""
-    one, made = kept(name)
+    training, baseline = planned(name)
     if request is None:
-        return made
+        return baseline
     graph, executable, recomputed = fit(
-        made.model, made.executable, Recomputing(request, memory_of), one._compile, Journal("test")
+        baseline.model, baseline.executable, Recomputing(request, memory_of), training._compile, Journal("test")
     )
     return Plan(graph, executable, recomputed=recomputed)
 
@@ -125,6 +125,6 @@ def trained(
     name: str, request: Recomputation | None = None, steps: int = 2, accumulation_steps: int = 1
 ) -> dict[str, torch.Tensor]:
     """Everything that a few steps leave behind, and their losses."""
-    one = session(name, request, accumulation_steps=accumulation_steps)
-    losses = [one.step(sample(name).batch, 0.01)[LOSS] for _ in range(steps)]
-    return {"losses": torch.stack(losses), **{n: torch.as_tensor(one.state[n]).clone() for n in one.state}}
+    training = session(name, request, accumulation_steps=accumulation_steps)
+    losses = [training.step(sample(name).batch, 0.01)[LOSS] for _ in range(steps)]
+    return {"losses": torch.stack(losses), **{n: torch.as_tensor(training.state[n]).clone() for n in training.state}}

@@ -10,10 +10,10 @@ import torch
 from ontrain.training import ORTTrainer, optim
 
 
-def again(made: Any) -> Counter[str]:
+def again(plan: Any) -> Counter[str]:
     """Operators that run a second time."""
-    found = (node for node in made.model.graph if any((v.name or "").endswith("_again") for v in node.outputs))
-    return Counter(node.op_type for node in found if node.op_type not in ("Reshape", "Transpose", "Split"))
+    nodes = (node for node in plan.model.graph if any((v.name or "").endswith("_again") for v in node.outputs))
+    return Counter(node.op_type for node in nodes if node.op_type not in ("Reshape", "Transpose", "Split"))
 
 
 def tiny_trainer(**options: Any) -> Any:

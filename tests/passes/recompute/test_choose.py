@@ -14,9 +14,9 @@ from tests.passes.recompute.models import NAMES, memory_of, plan, schedule
 
 
 def planned(name: str, budget: float | int | None) -> tuple[int, float]:
-    made = plan(name, Recomputation(budget))
-    share = made.recomputed.share if made.recomputed is not None else 0.0
-    return made.executable.planned_bytes, share
+    result = plan(name, Recomputation(budget))
+    share = result.recomputed.share if result.recomputed is not None else 0.0
+    return result.executable.planned_bytes, share
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -54,6 +54,6 @@ def test_a_smaller_budget_costs_more_and_a_sufficient_one_nothing():
 def test_cheap_operators_are_computed_again_before_products():
     graph = rebuild(plan("bert").model)
     peak = schedule(graph.graph).profile(()).peak
-    made, _ = Recompute(Recomputation(), memory_of, int(0.85 * peak)).apply(graph)
-    again = {node.op_type for node in made.graph if any((v.name or "").endswith("_again") for v in node.outputs)}
+    rewritten, _ = Recompute(Recomputation(), memory_of, int(0.85 * peak)).apply(graph)
+    again = {node.op_type for node in rewritten.graph if any((v.name or "").endswith("_again") for v in node.outputs)}
     assert again <= {"Gelu", "LayerNormalization", "Reshape", "DropoutGrad", "Add"}

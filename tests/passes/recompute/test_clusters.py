@@ -19,9 +19,9 @@ pytestmark = pytest.mark.sampled(4)
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_layers_are_told_by_their_parameters(name):
-    found = layers(schedule(plan(name).model.graph))
+    segments = layers(schedule(plan(name).model.graph))
     stem = "model.bert.encoder.layer" if name == "bert" else "model.transformer.h"
-    assert [one for one, _ in found] == [f"{stem}.{i}" for i in range(3)]
+    assert [layer for layer, _ in segments] == [f"{stem}.{i}" for i in range(3)]
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
@@ -36,10 +36,12 @@ def test_layers_need_a_model_that_has_some():
 
 
 def test_the_plan_table_names_clusters_with_what_they_keep():
-    found = clusters(schedule(plan("bert").model.graph))
+    table = clusters(schedule(plan("bert").model.graph))
     tokens = int(sample("bert").batch["ids"].numel())
-    gelu = [one for one in found if one.name == "Gelu+"]
-    assert sum(len(one.roots) for one in gelu) == 4 and max(one.bytes for one in gelu) == tokens * 128 * 4
+    gelu = [cluster for cluster in table if cluster.name == "Gelu+"]
+    assert (
+        sum(len(cluster.roots) for cluster in gelu) == 4 and max(cluster.bytes for cluster in gelu) == tokens * 128 * 4
+    )
     assert again(plan("bert", Recomputation(clusters=(ClusterRequest("Gelu+", True, 2),)))) == {"Gelu": 2}
 
 

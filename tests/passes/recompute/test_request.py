@@ -16,24 +16,26 @@ from tests.passes.recompute.switches import tiny_trainer
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("budget", "meant"),
     [
         (1000, 1000), (0.5, 0.5), ("0.5", 0.5), ("1.0", 1.0), ("1000", 1000), ("2GiB", 2 << 30), ("1.5 kib", 1536),
         ("500 MB", 500_000_000), (".25", 0.25), ("2 gb", 2_000_000_000),
     ],
 )  # fmt: skip
-def test_a_budget_is_bytes_or_a_fraction(given, meant):
-    found = parse_budget(given)
-    assert found == meant and type(found) is type(meant)
+def test_a_budget_is_bytes_or_a_fraction(budget, meant):
+    parsed = parse_budget(budget)
+    assert parsed == meant and type(parsed) is type(meant)
 
 
-@pytest.mark.parametrize("given", [0, -1, 0.0, 1.5, "1.5", "", "GiB", "half", "2 GiBs", True, float("nan"), "-1", None])
-def test_another_budget_is_told_what_is_allowed(given):
+@pytest.mark.parametrize(
+    "budget", [0, -1, 0.0, 1.5, "1.5", "", "GiB", "half", "2 GiBs", True, float("nan"), "-1", None]
+)
+def test_another_budget_is_told_what_is_allowed(budget):
     with pytest.raises(OptionError, match=r"memory_budget is .*\n.*allowed: bytes"):
-        parse_budget(given)
-    if given is not None:
+        parse_budget(budget)
+    if budget is not None:
         with pytest.raises(OptionError, match="graph_transformer.memory_budget"):
-            tiny_trainer(memory_budget=given)
+            tiny_trainer(memory_budget=budget)
 
 
 def test_clusters_are_read_from_a_text_or_a_file(tmp_path):

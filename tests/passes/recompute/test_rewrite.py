@@ -7,8 +7,8 @@ from tests.passes.recompute.models import plan
 
 
 def test_a_value_is_computed_again_just_before_it_is_read():
-    made = plan("bert", Recomputation(gelu=True)).model.graph
-    nodes = list(made)
+    graph = plan("bert", Recomputation(gelu=True)).model.graph
+    nodes = list(graph)
     gelu = [i for i, node in enumerate(nodes) if node.op_type == "Gelu" and node.outputs[0].name.endswith("_again")]
     assert gelu
     for at in gelu:

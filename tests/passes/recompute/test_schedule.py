@@ -13,8 +13,8 @@ from tests.passes.recompute.models import NAMES, memory_of, plan, schedule
 @pytest.mark.parametrize("name", ["bert", "gpt2"])  # ATen's gradient of a convolution makes its results elsewhere
 @pytest.mark.parametrize("least", [False, True])
 def test_the_predicted_peak_is_the_planned_one_within_five_percent(name, least):
-    made = plan(name, Recomputation(least=True) if least else None)
-    assert made.executable.planned_bytes == pytest.approx(schedule(made.model.graph).profile(()).peak, rel=0.05)
+    planned = plan(name, Recomputation(least=True) if least else None)
+    assert planned.executable.planned_bytes == pytest.approx(schedule(planned.model.graph).profile(()).peak, rel=0.05)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,9 +22,9 @@ def test_the_profile_of_a_choice_is_that_of_the_graph_it_makes(name):
     """The pass reckons with copies that are not there yet; in the graph that it makes they are nodes like others."""
     graph = plan(name).model
     once = Recompute(Recomputation(least=True), memory_of)
-    made, count = once.apply(graph)
-    assert count > 0 and once.predicted == schedule(made.graph).profile(()).peak
-    verify(made)
+    rewritten, count = once.apply(graph)
+    assert count > 0 and once.predicted == schedule(rewritten.graph).profile(()).peak
+    verify(rewritten)
 
 
 def test_profiles_are_never_negative():

@@ -24,9 +24,9 @@ def _float(name: str) -> ir.Value:
 
 
 def test_gelu_recompute_runs_each_gelu_again_and_nothing_else():
-    made = plan("bert", Recomputation(gelu=True))
-    assert again(made) == {"Gelu": 4}  # one a layer, and the head's
-    assert made.executable.planned_bytes < plan("bert").executable.planned_bytes
+    planned = plan("bert", Recomputation(gelu=True))
+    assert again(planned) == {"Gelu": 4}  # one a layer, and the head's
+    assert planned.executable.planned_bytes < plan("bert").executable.planned_bytes
 
 
 def test_gelu_recompute_finds_a_gelu_that_is_written_out():
@@ -35,14 +35,14 @@ def test_gelu_recompute_finds_a_gelu_that_is_written_out():
         h = op.MatMul(x, x)
         y = 0.5 * h * (1.0 + op.Tanh(0.8 * (h + 0.04 * op.Pow(h, 3.0))))
         op.graph.outputs.extend([op.ReduceSum(y, keepdims=0), seed * y * h])
-    found = forced(schedule(op.graph), Recomputation(gelu=True))
-    assert found == [y]
+    recomputed = forced(schedule(op.graph), Recomputation(gelu=True))
+    assert recomputed == [y]
 
 
 def test_attn_dropout_recompute_runs_attention_again_with_its_mask():
-    made = plan("bert", Recomputation(attention_dropout=True))
-    assert set(again(made)) <= {"Attention", "And", "Where"} and again(made)["Attention"] == 3
-    second = [n for n in made.model.graph if n.op_type == "Attention" and n.outputs[0].name.endswith("_again")]
+    planned = plan("bert", Recomputation(attention_dropout=True))
+    assert set(again(planned)) <= {"Attention", "And", "Where"} and again(planned)["Attention"] == 3
+    second = [n for n in planned.model.graph if n.op_type == "Attention" and n.outputs[0].name.endswith("_again")]
     assert all(node.inputs[4] is not None and node.inputs[4].producer().op_type == "Attention" for node in second)
 
 
@@ -77,7 +77,7 @@ def test_the_trainer_hands_its_switches_to_the_pass():
         losses[key] = [float(trainer.train_step(x, x)) for _ in range(2)]
         peaks[key] = trainer.peak_memory()["working memory"]
         assert any("_again" in (n.name or "") for n in trainer.step_model().graph) == bool(options)
-    assert len({tuple(one) for one in losses.values()}) == 1
+    assert len({tuple(curve) for curve in losses.values()}) == 1
     assert max(peaks["gelu"], peaks["layers"]) < peaks["kept"] and peaks["budget"] <= 0.9 * peaks["kept"]
 
 

@@ -79,7 +79,7 @@ class Classifier(nn.Module):
         return F.cross_entropy(self.head(torch.tanh(self.encoder(ids, mask)[:, 0])), labels)
 
 
-def made(module):
+def initialised(module):
     """The module with weights that let every gradient be seen, in double precision."""
     torch.manual_seed(0)
     for parameter in module.parameters():
@@ -93,7 +93,7 @@ class Pair:
     def __init__(self, module):
         from ontrain.training.ortmodule import ORTModule
 
-        self.eager = made(module)
+        self.eager = initialised(module)
         self.ours = ORTModule(copy.deepcopy(self.eager))
 
     def check(self, *batch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ontrain.training import ORTTrainer, optim
-from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, made
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, initialised
 
 ROWS = BATCH * LENGTH
 
@@ -22,29 +22,29 @@ def batch(labelled, lengths):
     return {"ids": ids, "mask": mask, "labels": labels.reshape(BATCH, LENGTH)}
 
 
-def trainer(module, feeds, *, outputs=(), **options):
+def trainer_of(module, feeds, *, outputs=(), **options):
     axes = ["batch", "length"]
     description = {
-        "inputs": [(name, axes[: one.dim()]) for name, one in feeds.items()],
+        "inputs": [(name, axes[: tensor.dim()]) for name, tensor in feeds.items()],
         "outputs": [("loss", [], True), *outputs],
     }
     return ORTTrainer(module, description, optim.SGDConfig(lr=1.0), None, {"device": {"id": "cpu"}, **options})
 
 
-def plan(module, feeds, **options):
+def plan_of(module, feeds, **options):
     """The plan of one step, and the rows of each forward product with a weight, by the weight's name."""
-    made_trainer = trainer(made(module), feeds, **options)
-    made_trainer.train_step(**feeds)
-    (found,) = made_trainer._run.session.plans.values()
+    trainer = trainer_of(initialised(module), feeds, **options)
+    trainer.train_step(**feeds)
+    (plan,) = trainer._run.session.plans.values()
     rows = {}
-    for node in found.model.graph:
+    for node in plan.model.graph:
         if node.op_type == "Gemm" and node.inputs[1].name.endswith("weight") and node.inputs[1].is_graph_input():
             rows.setdefault(node.inputs[1].name, node.outputs[0].shape[0])
-    return found, {name.removesuffix(".weight").removeprefix("encoder."): count for name, count in rows.items()}
+    return plan, {name.removesuffix(".weight").removeprefix("encoder."): count for name, count in rows.items()}
 
 
-def notes(found):
-    return {one.name: one.notes for one in found.passes if one.notes}
+def notes(plan):
+    return {report.name: report.notes for report in plan.passes if report.notes}
 
 
 def layer(number, **rows):

@@ -21,9 +21,9 @@ def model(make, shapes):
         set_role(ir.Value(name=f"x{i}", shape=ir.Shape(s), type=ir.TensorType(ir.DataType.FLOAT)), Role.PARAMETER)
         for i, s in enumerate(shapes)
     ]
-    made = new_model(inputs, "test")
-    op = Builder(made.graph)
+    onnx_model = new_model(inputs, "test")
+    op = Builder(onnx_model.graph)
     y = make(op, *(op.Mul(v, 1.5) for v in inputs))
     y.name = "y"
-    made.graph.outputs.append(op.Identity(y))
-    return made
+    onnx_model.graph.outputs.append(op.Identity(y))
+    return onnx_model

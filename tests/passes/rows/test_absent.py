@@ -45,9 +45,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 def test_gradients_and_scores_are_eagers(form, batch):
     ours, eager = pair(Tagger(form).double())
     for _ in range(3):  # from the second step on the scores are known to be read
-        found, wanted = ours(*batch), eager(*batch)
-        torch.testing.assert_close(found[1] + 0, wanted[1], rtol=1e-9, atol=1e-12)
-        for module, (loss, _) in ((ours, found), (eager, wanted)):
+        outputs, wanted = ours(*batch), eager(*batch)
+        torch.testing.assert_close(outputs[1] + 0, wanted[1], rtol=1e-9, atol=1e-12)
+        for module, (loss, _) in ((ours, outputs), (eager, wanted)):
             module.zero_grad()
             loss.backward()
         assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-12)

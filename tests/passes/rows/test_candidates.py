@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from ontrain.passes import HidePaddedCandidates, register_pass, unregister_pass
-from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Encoder, Pair, made
-from tests.passes.rows.savings import plan, trainer
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Encoder, Pair, initialised
+from tests.passes.rows.savings import plan_of, trainer_of
 
 
 class Spans(nn.Module):
@@ -24,11 +24,11 @@ class Spans(nn.Module):
         self.hide, self.inverse = hide, inverse
 
     def forward(self, ids, mask, first, last):
-        begin, end = (one.squeeze(-1) for one in self.head(self.encoder(ids, mask)).split(1, -1))
+        begin, end = (logits.squeeze(-1) for logits in self.head(self.encoder(ids, mask)).split(1, -1))
         if self.hide is not None:
             begin, end = (
-                torch.where(mask > 0, one, self.hide) if self.inverse else one.masked_fill(mask == 0, self.hide)
-                for one in (begin, end)
+                torch.where(mask > 0, logits, self.hide) if self.inverse else logits.masked_fill(mask == 0, self.hide)
+                for logits in (begin, end)
             )
         return (F.cross_entropy(begin, first) + F.cross_entropy(end, last)) / 2
 
@@ -71,34 +71,34 @@ def test_what_the_model_hides_itself_is_left_out_and_nothing_changes(hide, inver
 
 
 def test_scores_that_the_model_hides_itself_let_padding_be_packed_everywhere():
-    _, rows = plan(Spans(-1e9), batch([6, 3, 2]))
+    _, rows = plan_of(Spans(-1e9), batch([6, 3, 2]))
     assert set(rows.values()) == {11} and len(rows) == 13
 
 
 def test_scores_of_padding_are_candidates_unless_asked_otherwise():
-    _, rows = plan(Spans(), batch([6, 3, 2]))
+    _, rows = plan_of(Spans(), batch([6, 3, 2]))
     assert rows["head"] == rows["layers.1.q"] == 18 and rows["layers.1.k"] == 11
 
 
 @pytest.mark.usefixtures("hidden_by_a_pass")
 def test_the_pass_trains_the_model_that_hides_padding_itself():
-    feeds, plain = batch([6, 3, 2]), made(Spans())
+    feeds, plain = batch([6, 3, 2]), initialised(Spans())
     hiding = Spans(-1e9).double()
     hiding.load_state_dict(plain.state_dict())
     trained = copy.deepcopy(plain)
-    ours = trainer(trained, feeds)
+    ours = trainer_of(trained, feeds)
     loss = ours.train_step(**feeds)
     want = hiding(*feeds.values())
     want.backward()
     torch.testing.assert_close(loss, want.detach(), rtol=1e-12, atol=0)
     assert (plain(*feeds.values()) - want).abs() > 1e-3, "it is another loss"
-    (found,) = ours._run.session.plans.values()
-    assert [one.changed for one in found.passes if one.name == "HidePaddedCandidates"] == [2]
-    for (name, before), after, one in zip(
+    (plan,) = ours._run.session.plans.values()
+    assert [report.changed for report in plan.passes if report.name == "HidePaddedCandidates"] == [2]
+    for (name, before), after, parameter in zip(
         plain.named_parameters(), trained.parameters(), hiding.parameters(), strict=True
     ):
-        torch.testing.assert_close(before - after, one.grad, rtol=1e-11, atol=1e-12, msg=name)
-    _, rows = plan(Spans(), feeds)
+        torch.testing.assert_close(before - after, parameter.grad, rtol=1e-11, atol=1e-12, msg=name)
+    _, rows = plan_of(Spans(), feeds)
     assert set(rows.values()) == {11}
 
 
@@ -106,6 +106,6 @@ def test_the_pass_trains_the_model_that_hides_padding_itself():
 def test_classes_of_a_sequence_are_no_candidates_of_padding():
     feeds = batch([6, 3, 2])
     del feeds["last"]
-    model = made(Classes())
-    loss = trainer(copy.deepcopy(model), feeds).train_step(**feeds)
+    model = initialised(Classes())
+    loss = trainer_of(copy.deepcopy(model), feeds).train_step(**feeds)
     torch.testing.assert_close(loss, model(*feeds.values()).detach(), rtol=1e-12, atol=0)

@@ -125,15 +125,15 @@ def test_labels_on_padding_are_learned_from():
 
 
 def test_patterns_that_change_each_step_make_few_plans(rng):
-    one, sequences = Pair(Tagger()), 40
+    pair, sequences = Pair(Tagger()), 40
     sizes = set()
     for _ in range(20):
         ids = torch.from_numpy(rng.integers(0, VOCABULARY, (sequences, LENGTH)))
         mask = (torch.arange(LENGTH) < torch.from_numpy(rng.integers(4, LENGTH + 1, (sequences, 1)))).long()
         labels = torch.where(torch.from_numpy(rng.random((sequences, LENGTH)) < 0.3), ids, -100)
         sizes.add((int((labels != -100).sum()), int(((mask > 0) | (labels != -100)).sum())))
-        one.ours(ids, mask, labels)
-    assert len(sizes) == 20 and one.plans <= 10
+        pair.ours(ids, mask, labels)
+    assert len(sizes) == 20 and pair.plans <= 10
 
 
 def test_a_label_that_is_no_class_is_named_though_rows_are_left_out():

@@ -145,8 +145,10 @@ def test_rows_are_left_out_and_nothing_changes(make, batch, said):
     torch.manual_seed(0)
     steps = Steps(make, batch())
     loss, grads, notes = steps.step(NAMES)
-    found = [text for text in notes if " of 40 rows" in text]
-    assert len(found) == len(said) and all(have.startswith(want) for have, want in zip(found, said, strict=True)), notes
+    savings = [text for text in notes if " of 40 rows" in text]
+    assert len(savings) == len(said) and all(have.startswith(want) for have, want in zip(savings, said, strict=True)), (
+        notes
+    )
     steps.compare_without(NAMES, loss, grads)
 
 

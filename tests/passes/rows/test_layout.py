@@ -13,13 +13,13 @@ from ontrain.passes.rows.layout import Layout, reshaped
 
 def row_numbers(layout: Layout, shape: tuple[int, ...]) -> np.ndarray:
     """For each element of a value the row that lies there, −1 for none."""
-    found = np.full(shape, -1)
+    numbers = np.full(shape, -1)
     for row in range(layout.rows):
         index: list[object] = [slice(None)] * len(shape)
         for axis, places in layout.places.items():
             index[axis] = int(places[row])
-        found[tuple(index)] = row
-    return found
+        numbers[tuple(index)] = row
+    return numbers
 
 
 @st.composite
@@ -47,22 +47,22 @@ def test_rows_before_a_reshape_are_those_after_it(shapes, data):
     source, shape = shapes
     lead = data.draw(st.integers(1, len(shape)))
     layout = Layout.leading(shape[:lead])
-    found = reshaped(layout, shape, source)
+    target = reshaped(layout, shape, source)
     # The oracle: a leading run of axes survives a reshape if the source has axes of the same product in front.
     products = [math.prod(source[:k]) for k in range(len(source) + 1)]
     if math.prod(shape[:lead]) not in products:
-        assert found is None or layout.rows == 1
+        assert target is None or layout.rows == 1
         return
-    assert found is not None
-    np.testing.assert_array_equal(row_numbers(found, source).reshape(shape), row_numbers(layout, shape))
+    assert target is not None
+    np.testing.assert_array_equal(row_numbers(target, source).reshape(shape), row_numbers(layout, shape))
 
 
 def test_rows_along_axes_that_are_apart_stay_apart_in_a_reshape():
     shape, source = (4, 6, 10, 8), (4, 2, 3, 10, 8)
     layout = Layout.leading((4, 10)).moved({0: 0, 1: 2})
-    found = reshaped(layout, shape, source)
-    assert found is not None and found.axes == {0, 3}
-    np.testing.assert_array_equal(row_numbers(found, source).reshape(shape), row_numbers(layout, shape))
+    target = reshaped(layout, shape, source)
+    assert target is not None and target.axes == {0, 3}
+    np.testing.assert_array_equal(row_numbers(target, source).reshape(shape), row_numbers(layout, shape))
 
 
 def test_an_axis_that_holds_rows_and_more_cannot_be_taken_apart():

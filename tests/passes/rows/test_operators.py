@@ -79,8 +79,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def run(made, feeds):
-    return ReferenceEvaluator(ir.to_proto(inline_all(made))).run(None, feeds)[0]
+def run(model, feeds):
+    return ReferenceEvaluator(ir.to_proto(inline_all(model))).run(None, feeds)[0]
 
 
 @pytest.mark.parametrize(("make", "shapes", "rows"), CASES)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Pair, Tagger, made
-from tests.passes.rows.savings import NAMES, batch, notes, plan, trainer
+from tests.passes.rows.encoders import BATCH, LENGTH, VOCABULARY, WIDTH, Pair, Tagger, initialised
+from tests.passes.rows.savings import NAMES, batch, notes, plan_of, trainer_of
 
 
 def test_padding_is_packed_once_and_reaches_no_product():
-    found, rows = plan(Tagger(), batch([1, 7], [6, 3, 2]), graph_transformer={"disabled_passes": NAMES[:2]})
+    plan, rows = plan_of(Tagger(), batch([1, 7], [6, 3, 2]), graph_transformer={"disabled_passes": NAMES[:2]})
     assert set(rows.values()) == {11} and len(rows) == 13
-    assert notes(found)["EliminatePadding"] == ["unpadded rows 0: 11 of 18 rows, 13 products on them"]
+    assert notes(plan)["EliminatePadding"] == ["unpadded rows 0: 11 of 18 rows, 13 products on them"]
 
 
 class Normalised(nn.Module):
@@ -26,22 +26,22 @@ class Normalised(nn.Module):
     def forward(self, ids, mask, labels):
         x = self.tagger.encoder.words(ids)
         bias = (1.0 - mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
-        for one in self.tagger.encoder.layers:
-            q, k, v = (f(x).unflatten(-1, (2, -1)).transpose(1, 2) for f in (one.q, one.k, one.v))
+        for layer in self.tagger.encoder.layers:
+            q, k, v = (f(x).unflatten(-1, (2, -1)).transpose(1, 2) for f in (layer.q, layer.k, layer.v))
             q, k = (t / t.square().sum(-1, keepdim=True).sqrt() * self.scale for t in (q, k))
-            x = x + one.o(nn.functional.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2).flatten(2))
+            x = x + layer.o(nn.functional.scaled_dot_product_attention(q, k, v, bias).transpose(1, 2).flatten(2))
         return nn.functional.cross_entropy(self.tagger.head(x).flatten(0, 1), labels.flatten())
 
 
 def test_rows_that_are_left_out_divide_nothing_by_zero():
     feeds = batch([1, 7], [6, 3, 2])
-    eager, ours = made(Normalised()), made(Normalised())
+    eager, ours = initialised(Normalised()), initialised(Normalised())
     loss = eager(**feeds)
     loss.backward()
-    one = trainer(ours, feeds)
-    torch.testing.assert_close(one.train_step(**feeds), loss.detach())
-    (found,) = one._run.session.plans.values()
-    assert {"EliminateUnlabelledRows", "EliminatePadding"} <= set(notes(found))
+    trainer = trainer_of(ours, feeds)
+    torch.testing.assert_close(trainer.train_step(**feeds), loss.detach())
+    (plan,) = trainer._run.session.plans.values()
+    assert {"EliminateUnlabelledRows", "EliminatePadding"} <= set(notes(plan))
     for (name, before), after in zip(eager.named_parameters(), ours.parameters(), strict=True):
         if before.grad is not None:
             torch.testing.assert_close(before - after, before.grad, rtol=1e-9, atol=1e-12, msg=name)

@@ -7,24 +7,24 @@ import pytest
 from ontrain.graph import Builder, new_model
 from ontrain.passes.rows.selection import batch_only
 from tests.passes.rows.encoders import BATCH, LENGTH, Tagger
-from tests.passes.rows.savings import NAMES, ROWS, batch, notes, plan
+from tests.passes.rows.savings import NAMES, ROWS, batch, notes, plan_of
 from tests.providers.graphs import float_input
 
 
 def test_where_nothing_is_gained_the_graph_is_untouched():
     feeds = batch(list(range(ROWS)), [LENGTH] * BATCH)
-    found, _ = plan(Tagger(), feeds)
-    without, _ = plan(Tagger(), feeds, graph_transformer={"disabled_passes": NAMES})
-    operators = [[node.op_type for node in one.model.graph] for one in (found, without)]
+    plan, _ = plan_of(Tagger(), feeds)
+    without, _ = plan_of(Tagger(), feeds, graph_transformer={"disabled_passes": NAMES})
+    operators = [[node.op_type for node in candidate.model.graph] for candidate in (plan, without)]
     assert operators[0] == operators[1] and "PackRows" not in operators[0]
 
 
 @pytest.mark.parametrize("name", NAMES[::2])
 def test_each_pass_can_be_left_out_by_name(name, monkeypatch):
     monkeypatch.setenv("ONTRAIN_DISABLE_PASSES", name)
-    found, _ = plan(Tagger(), batch([1, 7], [6, 3, 2]))
-    assert name not in {one.name for one in found.passes}
-    assert {NAMES[0], NAMES[2]} - {name} == set(notes(found))
+    plan, _ = plan_of(Tagger(), batch([1, 7], [6, 3, 2]))
+    assert name not in {report.name for report in plan.passes}
+    assert {NAMES[0], NAMES[2]} - {name} == set(notes(plan))
 
 
 def test_what_chance_decides_is_not_the_batchs_alone():

@@ -34,9 +34,9 @@ def _kernels_everywhere(monkeypatch):
 @pytest.fixture
 def said(monkeypatch):
     """What the pass says about each plan that it changes."""
-    found = []
-    monkeypatch.setattr(sequences, "note", found.append)
-    return found
+    notes = []
+    monkeypatch.setattr(sequences, "note", notes.append)
+    return notes
 
 
 @pytest.mark.parametrize("module", [Tagger, Classifier, lambda: Tagger(causal=True)], ids=["tags", "classes", "causal"])
@@ -70,7 +70,7 @@ def test_a_labelled_row_that_the_mask_hides_keeps_the_batch_whole(said):
     pair = Pair(Tagger())
     real = [i < n for n in (6, 3, 2) for i in range(LENGTH)]
     pair.check(*tokens(real, real))
-    assert [one.partition(": ")[2] for one in said] == ["2 attentions sequence by sequence"]
+    assert [line.partition(": ")[2] for line in said] == ["2 attentions sequence by sequence"]
     beside = [i in (0, 5 + LENGTH) for i in range(ROWS)]
     pair.check(*tokens(beside, real))
     assert len(said) == 1
@@ -120,10 +120,10 @@ def test_of_two_masks_each_is_looked_at_by_itself(plain, said):
     pair = Pair(Two())
     real = [i < n for n in (6, 3, 2) for i in range(LENGTH)]
     other = [i < n for n in (2, 4, 6) for i in range(LENGTH)]
-    both = [one and two for one, two in zip(real, other, strict=True)]
+    both = [first and two for first, two in zip(real, other, strict=True)]
     ids, mask, labels = tokens(both, real)
     something = torch.linspace(0, 1, ROWS).reshape(BATCH, LENGTH).double()
-    added = [torch.zeros(BATCH, LENGTH).double() if one else something for one in plain]
+    added = [torch.zeros(BATCH, LENGTH).double() if mask else something for mask in plain]
     pair.check(ids, mask, labels, added[0], ids.flip(0)[:2], tokens(both, other)[1][:2], added[1][:2])
     assert len(said) == sum(plain)
 
@@ -134,16 +134,16 @@ def trained(make, feeds, *, off=(), dtype=torch.float64, **options):
     for parameter in model.parameters():
         if parameter.dim() > 1:
             parameter.data.mul_(3.0)
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     description = {
-        "inputs": [(name, ["batch", "length"][: one.dim()]) for name, one in feeds.items()],
+        "inputs": [(name, ["batch", "length"][: tensor.dim()]) for name, tensor in feeds.items()],
         "outputs": [("loss", [], True)],
     }
     options = {"device": {"id": "cpu"}, "graph_transformer": {"disabled_passes": list(off)}, **options}
     trainer = ORTTrainer(model, description, optim.SGDConfig(lr=1.0), None, options)
     trainer.prepare(**feeds)
     loss = trainer.train_step(**feeds)
-    grads = {name: before[name] - one.detach() for name, one in model.named_parameters()}
+    grads = {name: before[name] - parameter.detach() for name, parameter in model.named_parameters()}
     return loss, grads
 
 
@@ -163,14 +163,14 @@ COUNTS = {
 
 @pytest.mark.parametrize(
     ("make", "batch", "count"),
-    [pytest.param(*one.values[:2], COUNTS[one.id], id=one.id, marks=one.marks) for one in MODELS],
+    [pytest.param(*case.values[:2], COUNTS[case.id], id=case.id, marks=case.marks) for case in MODELS],
 )
 def test_models_of_hugging_face_lose_nothing(make, batch, count, said):
     torch.manual_seed(0)
     feeds = batch()
     loss, grads = trained(make, feeds)
     whole, expected = trained(make, feeds, off=("AttendSequences",))
-    assert sum(int(one.split(": ")[1].split()[0]) for one in said) == count
+    assert sum(int(line.split(": ")[1].split()[0]) for line in said) == count
     tolerance = 1e-12 if loss.dtype == torch.float64 else 1e-6
     torch.testing.assert_close(loss, whole, rtol=tolerance, atol=0)
     for name, grad in expected.items():

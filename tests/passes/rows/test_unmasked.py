@@ -221,12 +221,12 @@ def test_numbers_that_results_are_multiplied_by_stay_unless_they_are_one():
 
 
 def test_a_plan_says_what_it_left_out_and_the_pass_can_be_turned_off():
-    from tests.passes.rows.savings import batch as fed, notes, plan
+    from tests.passes.rows.savings import batch as fed, notes, plan_of
 
-    found, _ = plan(Tagger(), fed([1, 7], FULL))
-    assert notes(found)["EliminateMasks"] == ["masks 0: 2 attentions without what hides nothing"]
-    found, _ = plan(Tagger(), fed([1, 7], FULL), graph_transformer={"disabled_passes": ["EliminateMasks"]})
-    assert "EliminateMasks" not in notes(found)
+    plan, _ = plan_of(Tagger(), fed([1, 7], FULL))
+    assert notes(plan)["EliminateMasks"] == ["masks 0: 2 attentions without what hides nothing"]
+    plan, _ = plan_of(Tagger(), fed([1, 7], FULL), graph_transformer={"disabled_passes": ["EliminateMasks"]})
+    assert "EliminateMasks" not in notes(plan)
 
 
 def test_half_precision_hides_by_lower_numbers(said):

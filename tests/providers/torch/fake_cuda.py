@@ -42,28 +42,32 @@ class Strict(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         self.called.append(name)
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        elsewhere = [one for one in tensors if one.device.type == "cpu"]
-        if any(one.device.type == "cuda" for one in tensors):
+        tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)]
+        elsewhere = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+        if any(tensor.device.type == "cuda" for tensor in tensors):
             assert name not in _WAIT, f"{name} waits for the device"
-            assert not elsewhere or (name in _TAKE_NUMBERS and not any(one.dim() for one in elsewhere)), (
-                f"{name} is given {[(list(one.shape), one.device) for one in tensors]}"
+            assert not elsewhere or (name in _TAKE_NUMBERS and not any(tensor.dim() for tensor in elsewhere)), (
+                f"{name} is given {[(list(tensor.shape), tensor.device) for tensor in tensors]}"
             )
             if func._schema.is_mutable and name != "set_":
                 # Fakes hold no numbers: of a call that writes, its arguments are all there is to look at.
                 return _written(func._schema, args, kwargs or {})
             if name in _UNKNOWN:
-                return *(torch.empty_like(one) for one in args[1:4]), None
+                return *(torch.empty_like(tensor) for tensor in args[1:4]), None
         return func(*args, **(kwargs or {}))
 
 
 def _written(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What a call returns that writes into its arguments."""
-    given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
-    found = [given[one.name] for one in schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    values = {**dict(zip((argument.name for argument in schema.arguments), args, strict=False)), **kwargs}
+    written = [
+        values[argument.name]
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
     if not schema.returns:
         return None
-    return found[0] if len(schema.returns) == 1 else tuple(found[-len(schema.returns) :])
+    return written[0] if len(schema.returns) == 1 else tuple(written[-len(schema.returns) :])
 
 
 class _Bindings(TorchFunctionMode):
@@ -73,8 +77,8 @@ class _Bindings(TorchFunctionMode):
         if func is torch.Tensor.copy_:
             return torch.ops.aten.copy_(*args, **(kwargs or {}))
         if func is torch.tensor and torch.device((kwargs or {}).get("device", "cpu")).type == "cuda":
-            made = func(*args, **{**kwargs, "device": "cpu"})
-            return torch.empty(made.shape, dtype=made.dtype, device="cuda")
+            tensor = func(*args, **{**kwargs, "device": "cpu"})
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
         if func is torch.Tensor.view:
             try:
                 return func(*args, **(kwargs or {}))
@@ -85,21 +89,21 @@ class _Bindings(TorchFunctionMode):
         x, index = args
         axis, tensors = 0, list[Any]()
         index = index if isinstance(index, tuple) else (index,)
-        for place, one in enumerate(index):
-            if one is Ellipsis:
+        for place, part in enumerate(index):
+            if part is Ellipsis:
                 axis = x.dim() - (len(index) - place - 1)
                 continue
-            if isinstance(one, int):
-                x = x.select(axis, one)
+            if isinstance(part, int):
+                x = x.select(axis, part)
                 continue
-            if one is None:
+            if part is None:
                 x = x.unsqueeze(axis)
-            elif isinstance(one, slice):
-                start, stop, step = one.indices(x.shape[axis])
+            elif isinstance(part, slice):
+                start, stop, step = part.indices(x.shape[axis])
                 x = torch.ops.aten.slice(x, axis, start, stop, step)
             else:
                 assert axis == len(tensors), "indices after a slice"
-                tensors.append(one)
+                tensors.append(part)
             axis += 1
         return torch.ops.aten.index(x, tensors) if tensors else x
 

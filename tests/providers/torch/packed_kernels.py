@@ -18,9 +18,9 @@ __all__ = ["packed_kernels"]
 
 def _spans(bounds: Tensor, longest: int) -> list[slice]:
     assert bounds.dtype == torch.int32 and bounds.dim() == 1 and int(bounds[0]) == 0
-    found = [slice(a, b) for a, b in zip(bounds.tolist(), bounds.tolist()[1:], strict=False)]
-    assert all(0 <= one.stop - one.start <= longest for one in found)
-    return found
+    spans = [slice(a, b) for a, b in zip(bounds.tolist(), bounds.tolist()[1:], strict=False)]
+    assert all(0 <= span.stop - span.start <= longest for span in spans)
+    return spans
 
 
 def _probabilities(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -32,9 +32,9 @@ def _probabilities(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 def _forward(q: Tensor, k: Tensor, v: Tensor, spans: list[slice], scale: float) -> tuple[Tensor, list[Tensor]]:
     # What no kernel writes to is there to be seen.
     y, sums = torch.full_like(q, math.nan), []
-    for one in spans:
-        probs, total = _probabilities(q[one], k[one], scale)
-        y[one] = torch.einsum("hls,she->lhe", probs, v[one].double()).to(y.dtype)
+    for span in spans:
+        probs, total = _probabilities(q[span], k[span], scale)
+        y[span] = torch.einsum("hls,she->lhe", probs, v[span].double()).to(y.dtype)
         sums.append(total)
     return y, sums
 
@@ -42,25 +42,27 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, spans: list[slice], scale: float) 
 def _backward(
     dy: Tensor, q: Tensor, k: Tensor, v: Tensor, y: Tensor, sums: list[Tensor], spans: list[slice], scale: float
 ) -> tuple[Tensor, ...]:
-    made = tuple(torch.full_like(one, math.nan) for one in (q, k, v))
-    for one, total in zip(spans, sums, strict=True):
-        probs, found = _probabilities(q[one], k[one], scale)
-        dy_, q_, k_, v_ = (x[one].double() for x in (dy, q, k, v))
-        assert torch.equal(torch.einsum("hls,she->lhe", probs, v_).to(y.dtype), y[one]) and torch.equal(found, total)
+    gradients = tuple(torch.full_like(tensor, math.nan) for tensor in (q, k, v))
+    for span, total in zip(spans, sums, strict=True):
+        probs, recomputed = _probabilities(q[span], k[span], scale)
+        dy_, q_, k_, v_ = (x[span].double() for x in (dy, q, k, v))
+        assert torch.equal(torch.einsum("hls,she->lhe", probs, v_).to(y.dtype), y[span]) and torch.equal(
+            recomputed, total
+        )
         dp = torch.einsum("lhe,she->hls", dy_, v_)
         ds = probs * (dp - (dp * probs).sum(-1, keepdim=True)) * scale
         grads = (
             torch.einsum("hls,she->lhe", ds, k_), torch.einsum("hls,lhe->she", ds, q_),
             torch.einsum("hls,lhe->she", probs, dy_),
         )  # fmt: skip
-        for place, grad in zip(made, grads, strict=True):
-            place[one] = grad.to(place.dtype)
-    return made
+        for place, grad in zip(gradients, grads, strict=True):
+            place[span] = grad.to(place.dtype)
+    return gradients
 
 
 def _flash(q, k, v, bounds, keys, longest, longest_keys, dropout, causal, debug, *, scale):
     assert q.dtype in (torch.float16, torch.bfloat16) and q.dim() == 3 and bounds is keys and longest == longest_keys
-    assert not dropout and not causal and not debug and all(one.stride(-1) == 1 for one in (q, k, v))
+    assert not dropout and not causal and not debug and all(tensor.stride(-1) == 1 for tensor in (q, k, v))
     y, sums = _forward(q, k, v, _spans(bounds, longest), scale)
     seed = torch.zeros(2, dtype=torch.uint64)
     return y, torch.cat(sums, 1), seed, torch.zeros((), dtype=torch.uint64), torch.empty(0)
@@ -69,15 +71,15 @@ def _flash(q, k, v, bounds, keys, longest, longest_keys, dropout, causal, debug,
 def _flash_back(dy, q, k, v, y, sums, bounds, keys, longest, longest_keys, dropout, causal, seed, unused, *, scale):
     spans = _spans(bounds, longest)
     assert seed.dtype == torch.uint64 and not dropout
-    return _backward(dy, q, k, v, y, [sums[:, one] for one in spans], spans, scale)
+    return _backward(dy, q, k, v, y, [sums[:, span] for span in spans], spans, scale)
 
 
 def _efficient(q, k, v, bias, bounds, keys, longest, longest_keys, dropout, mask, keep, *, scale):
     assert q.dim() == 4 and q.shape[0] == 1 and bias is None and mask == 0 and keep and not dropout
-    y, found = _forward(q[0], k[0], v[0], _spans(bounds, longest), scale)
-    sums = torch.full((len(found), q.shape[2], -(-longest // 32) * 32), math.inf)
-    for place, one in zip(sums, found, strict=True):
-        place[:, : one.shape[1]] = one
+    y, totals = _forward(q[0], k[0], v[0], _spans(bounds, longest), scale)
+    sums = torch.full((len(totals), q.shape[2], -(-longest // 32) * 32), math.inf)
+    for place, total in zip(sums, totals, strict=True):
+        place[:, : total.shape[1]] = total
     zero = torch.zeros((), dtype=torch.int64)
     return y[None], sums, zero, zero.clone(), longest, longest_keys
 
@@ -86,9 +88,9 @@ def _efficient_back(
     dy, q, k, v, bias, y, bounds, keys, longest, longest_keys, sums, dropout, seed, offset, mask, bias_grad, *, scale
 ):
     spans = _spans(bounds, longest)
-    found = [one[:, : span.stop - span.start] for one, span in zip(sums, spans, strict=True)]
-    made = _backward(dy[0], q[0], k[0], v[0], y[0], found, spans, scale)
-    return *(one[None] for one in made), torch.empty(0)
+    totals = [row[:, : span.stop - span.start] for row, span in zip(sums, spans, strict=True)]
+    gradients = _backward(dy[0], q[0], k[0], v[0], y[0], totals, spans, scale)
+    return *(gradient[None] for gradient in gradients), torch.empty(0)
 
 
 @contextmanager

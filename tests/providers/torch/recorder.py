@@ -28,14 +28,14 @@ class _Tape(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         assert func.overloadpacket.__name__ != "set_"
-        for one in tree_leaves((args, kwargs)):
-            if isinstance(one, torch.Tensor) and one.untyped_storage().data_ptr() not in self.before:
-                whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())
-                self.before[one.untyped_storage().data_ptr()] = whole, whole.clone()
-        found = func(*args, **kwargs)
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.before:
+                whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+                self.before[tensor.untyped_storage().data_ptr()] = whole, whole.clone()
+        result = func(*args, **kwargs)
         if func.overloadpacket.__name__ != "_local_scalar_dense":
-            self.calls.append((func, args, kwargs, tree_flatten(found)[0]))
-        return found
+            self.calls.append((func, args, kwargs, tree_flatten(result)[0]))
+        return result
 
 
 class CpuRecorder:
@@ -58,13 +58,13 @@ class CpuRecorder:
         if self.refuses is not None:
             raise RuntimeError(self.refuses)
         self.generators = generators
-        states = [one.get_state() for one in generators]
+        states = [generator.get_state() for generator in generators]
         with torch.no_grad(), _Tape() as tape:
             calls()
         for whole, copy in tape.before.values():
             whole.copy_(copy)
-        for one, state in zip(generators, states, strict=True):
-            one.set_state(state)
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
         self.recorded += 1
 
         def play() -> None:

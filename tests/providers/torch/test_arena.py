@@ -13,22 +13,22 @@ def storages(rows: list[tuple[int, int, int]]) -> list[Storage]:
     return [Storage(size, born=born, dies=born + length) for size, born, length in rows]
 
 
-def needed(found: list[Storage]) -> int:
+def needed(allocations: list[Storage]) -> int:
     """The most bytes that are alive at once, in lines of 64."""
-    times = {one.born for one in found}
-    return max((sum(-(-o.nbytes // 64) * 64 for o in found if o.born <= t <= o.dies) for t in times), default=0)
+    times = {storage.born for storage in allocations}
+    return max((sum(-(-o.nbytes // 64) * 64 for o in allocations if o.born <= t <= o.dies) for t in times), default=0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_what_is_alive_together_lies_apart(rows):
-    found = storages(rows)
-    top = place(found)
-    assert needed(found) <= top <= sum(-(-one.nbytes // 64) * 64 for one in found)
-    for i, one in enumerate(found):
-        assert one.offset % 64 == 0 and one.offset >= 0 and one.offset + one.nbytes <= top
-        for other in found[:i]:
-            together = one.born <= other.dies and other.born <= one.dies
-            apart = one.offset + one.nbytes <= other.offset or other.offset + other.nbytes <= one.offset
+    allocations = storages(rows)
+    top = place(allocations)
+    assert needed(allocations) <= top <= sum(-(-storage.nbytes // 64) * 64 for storage in allocations)
+    for i, storage in enumerate(allocations):
+        assert storage.offset % 64 == 0 and storage.offset >= 0 and storage.offset + storage.nbytes <= top
+        for other in allocations[:i]:
+            together = storage.born <= other.dies and other.born <= storage.dies
+            apart = storage.offset + storage.nbytes <= other.offset or other.offset + other.nbytes <= storage.offset
             assert apart or not together
 
 
@@ -38,8 +38,8 @@ def test_masks_that_live_long_do_not_cut_up_the_arena(layers):
     rows = []
     for i in range(layers):
         rows += [(64 * 100, 4 * i, 2), (64 * 7, 4 * i + 1, 4 * (layers - i)), (64 * (101 + i), 4 * i + 2, 2)]
-    found = storages(rows)
-    assert place(found) <= 1.1 * needed(found)
+    allocations = storages(rows)
+    assert place(allocations) <= 1.1 * needed(allocations)
 
 
 def test_an_empty_program_needs_nothing():

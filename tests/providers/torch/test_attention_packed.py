@@ -43,30 +43,30 @@ def graph(rows: int, count: int, longest: int, dtype: torch.dtype, dropout: floa
 def feeds(lengths: list[int], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     draws = torch.Generator().manual_seed(sum(lengths))
     shape = 1, H, sum(lengths), E
-    made = {name: torch.randn(shape, generator=draws).to(dtype) for name in ("q", "k", "v", "dy")}
-    return {**made, "bounds": torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)}
+    tensors = {name: torch.randn(shape, generator=draws).to(dtype) for name in ("q", "k", "v", "dy")}
+    return {**tensors, "bounds": torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)}
 
 
 def apart(given_: dict[str, torch.Tensor], lengths: list[int]) -> list[torch.Tensor]:
     """The oracle: torch's attention of each sequence, in double precision."""
     inputs = [given_[name].double().requires_grad_() for name in ("q", "k", "v")]
-    parts = zip(*(one.split(lengths, 2) for one in inputs), strict=True)
+    parts = zip(*(tensor.split(lengths, 2) for tensor in inputs), strict=True)
     y = torch.cat([F.scaled_dot_product_attention(*part, scale=SCALE) for part in parts], 2)
     y.backward(given_["dy"].double())
-    return [y.detach(), *(one.grad for one in inputs)]
+    return [y.detach(), *(tensor.grad for tensor in inputs)]
 
 
 def run(provider: str, lengths: list[int], dtype: torch.dtype, device: str = "cpu", **options) -> list[torch.Tensor]:
     model = graph(sum(lengths), len(lengths), max(lengths), dtype, **options)
-    one = get_provider(provider, device)
+    runtime = get_provider(provider, device)
     given_ = {name: tensor.to(device) for name, tensor in feeds(lengths, dtype).items()}
-    found = one.compile(model, one.create_state([])).run(given_, rng=(1, 2))
-    return [torch.as_tensor(found[value.name]).double().cpu() for value in model.graph.outputs]
+    results = runtime.compile(model, runtime.create_state([])).run(given_, rng=(1, 2))
+    return [torch.as_tensor(results[value.name]).double().cpu() for value in model.graph.outputs]
 
 
-def check(found: list[torch.Tensor], lengths: list[int], dtype: torch.dtype) -> None:
+def check(results: list[torch.Tensor], lengths: list[int], dtype: torch.dtype) -> None:
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-5}.get(dtype, 3e-2)
-    for ours, true in zip(found, apart(feeds(lengths, dtype), lengths), strict=True):
+    for ours, true in zip(results, apart(feeds(lengths, dtype), lengths), strict=True):
         torch.testing.assert_close(ours, true, rtol=tolerance, atol=tolerance)
 
 
@@ -130,7 +130,7 @@ def test_dropout_on_a_gpu_repeats_and_its_gradient_is_of_what_was_kept(dtype):
 
 def test_dropout_is_drawn_within_sequences():
     lengths = [3, 4]
-    found = run("TorchExecutionProvider", lengths, torch.float64, dropout=0.5)
+    results = run("TorchExecutionProvider", lengths, torch.float64, dropout=0.5)
     given_ = feeds(lengths, torch.float64)
-    assert math.isclose((found[0] * given_["dy"]).sum(), (found[3] * given_["v"]).sum(), rel_tol=1e-9)
-    assert not torch.allclose(found[0], apart(given_, lengths)[0])
+    assert math.isclose((results[0] * given_["dy"]).sum(), (results[3] * given_["v"]).sum(), rel_tol=1e-9)
+    assert not torch.allclose(results[0], apart(given_, lengths)[0])

@@ -34,12 +34,12 @@ def test_a_block_that_became_too_small_is_let_go_at_once(rng):
     small, large = _executable(provider, 3), _executable(provider, 30)
     feeds = {rows: {"x": rng.standard_normal((rows, 4), np.float32)} for rows in (3, 30)}
     before = small.run(feeds[3])
-    (block,) = (one.memory.untyped_storage() for one in provider._blocks._free)
+    (block,) = (free.memory.untyped_storage() for free in provider._blocks._free)
     small.profile(feeds[3])
     held = torch._C._storage_Use_Count(block._cdata)
     large.run(feeds[30])
     assert torch._C._storage_Use_Count(block._cdata) == 1 < held, "nobody else refers to it"
-    assert [one.memory.untyped_storage().data_ptr() != block.data_ptr() for one in provider._blocks._free] == [True]
+    assert [free.memory.untyped_storage().data_ptr() != block.data_ptr() for free in provider._blocks._free] == [True]
     again = small.run(feeds[3])
     assert all(torch.equal(before[name], again[name]) for name in before)
 

@@ -122,10 +122,10 @@ def test_training_equals_eagers(network, last):
         x = torch.randn(4, 3, size, size)
         x = x.to(memory_format=torch.channels_last) if last else x
         mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-        found, wanted = ours(mine), eager(theirs)
-        torch.testing.assert_close(found, wanted, **SINGLE)
-        for results in (found, wanted):
-            sum(one.square().mean() for one in (results if isinstance(results, tuple) else (results,))).backward()
+        outputs, wanted = ours(mine), eager(theirs)
+        torch.testing.assert_close(outputs, wanted, **SINGLE)
+        for results in (outputs, wanted):
+            sum(output.square().mean() for output in (results if isinstance(results, tuple) else (results,))).backward()
         assert_same_gradients(ours, eager, **SINGLE)
         torch.testing.assert_close(mine.grad, theirs.grad, **SINGLE)
         ours.zero_grad()

@@ -60,9 +60,9 @@ def test_a_result_is_held_where_a_copy_costs_more(size, wait, fresh, held, monke
     x, y = _doubled(e, size, fresh=fresh)
     _wait(e, wait)
     out = e.call(torch.add, x, y, out=e.new((size,)))
-    (found,), _ = _run(e, out)
+    (result,), _ = _run(e, out)
     assert y.storage.held is held
-    assert torch.equal(found, torch.arange(float(size)) * 3)
+    assert torch.equal(result, torch.arange(float(size)) * 3)
     assert outside_bytes(e.program) == size * 4
 
 
@@ -75,10 +75,10 @@ def test_what_is_held_long_is_no_more_than_the_c_library_keeps(monkeypatch):
     _, late = _doubled(e, LARGE)
     _wait(e, 50)
     sums.append(e.call(torch.add, late, late, out=e.new((LARGE,))))
-    found, _ = _run(e, *sums)
+    totals, _ = _run(e, *sums)
     assert [y.storage.held for _, y in results] == [True, True, False]
     assert late.storage.held  # the first three are read by then
-    for total, factor in zip(found, (3, 3, 3, 4), strict=True):
+    for total, factor in zip(totals, (3, 3, 3, 4), strict=True):
         assert torch.equal(total, torch.arange(float(LARGE)) * factor)
 
 
@@ -86,9 +86,9 @@ def test_a_held_result_is_freed_when_its_last_reader_has_run():
     alive = []
 
     def make(t):
-        made = t + 1
-        alive.append(weakref.ref(made))
-        return made
+        result = t + 1
+        alive.append(weakref.ref(result))
+        return result
 
     def look(t, out):
         out.fill_(sum(ref() is not None for ref in alive))
@@ -100,8 +100,8 @@ def test_a_held_result_is_freed_when_its_last_reader_has_run():
         y = e.new((SMALL,))
         e.compute(make, x, outs=[y], fresh=True)
         e.run(look, y, count, writes=[count])
-    found, _ = _run(e, *counts)
-    assert [int(one) for one in found] == [1, 1, 1]
+    reads, _ = _run(e, *counts)
+    assert [int(read) for read in reads] == [1, 1, 1]
     assert all(ref() is None for ref in alive)
 
 
@@ -112,9 +112,9 @@ def test_a_result_goes_on_to_the_part_that_reads_it():
     _wait(e, 1)
     second = len(e.program)
     out = e.call(torch.add, x, y, out=e.new((SMALL,)))
-    (found,), between = _run(e, out, cuts=(first, second))
+    (result,), between = _run(e, out, cuts=(first, second))
     assert between == [1, 1, 0]
-    assert torch.equal(found, torch.arange(float(SMALL)) * 3)
+    assert torch.equal(result, torch.arange(float(SMALL)) * 3)
 
 
 def test_views_of_a_result_in_another_layout_than_planned_are_right():
@@ -157,9 +157,9 @@ def test_a_part_of_a_held_result_is_that_part(part):
     taken = e.view(y, _PARTS[part])
     out = e.new(taken.shape, taken.dtype)
     e.run(torch.Tensor.copy_, out, taken, writes=[out])
-    (found,), _ = _run(e, out)
+    (result,), _ = _run(e, out)
     assert y.storage.held
-    assert torch.equal(found, _PARTS[part](whole))
+    assert torch.equal(result, _PARTS[part](whole))
 
 
 def test_an_elementwise_call_overwrites_a_small_held_result_that_dies():
@@ -167,9 +167,9 @@ def test_an_elementwise_call_overwrites_a_small_held_result_that_dies():
     _, y = _doubled(e, SMALL)
     z = e.call(torch.neg, y, out=e.new((SMALL,)), elementwise=True)
     out = e.call(torch.mul, z, 1.0, out=e.new((SMALL,)))
-    (found,), _ = _run(e, out)
+    (result,), _ = _run(e, out)
     assert z.storage.root() is y.storage and y.storage.held
-    assert torch.equal(found, torch.arange(float(SMALL)) * -2)
+    assert torch.equal(result, torch.arange(float(SMALL)) * -2)
 
 
 @pytest.mark.parametrize("why", ["output", "read from outside", "overwritten output"])
@@ -181,9 +181,9 @@ def test_what_is_read_from_outside_has_a_place(why):
         e.run(outside, y)
     if why == "overwritten output":
         out = e.call(torch.neg, y, out=e.new((SMALL,)), elementwise=True)
-    (found,), _ = _run(e, out)
+    (result,), _ = _run(e, out)
     assert not out.storage.root().held
-    assert torch.equal(found, torch.arange(float(SMALL)) * (-2 if out is not y else 2))
+    assert torch.equal(result, torch.arange(float(SMALL)) * (-2 if out is not y else 2))
 
 
 def test_results_in_excess_are_dropped_and_several_are_taken_apart():
@@ -193,8 +193,8 @@ def test_results_in_excess_are_dropped_and_several_are_taken_apart():
     e.compute(lambda t: (*torch.sort(t), t.sum()), x, outs=[values, places, None], fresh=True)
     a = e.call(torch.mul, values, 1.0, out=e.new((3,)))
     b = e.call(torch.mul, places, 1, out=e.new((3,), torch.int64))
-    (found, order), _ = _run(e, a, b)
-    assert found.tolist() == [1, 2, 3] and order.tolist() == [1, 2, 0]
+    (ordered, order), _ = _run(e, a, b)
+    assert ordered.tolist() == [1, 2, 3] and order.tolist() == [1, 2, 0]
 
 
 def test_an_error_in_a_kernel_names_the_node():

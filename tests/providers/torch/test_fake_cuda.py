@@ -114,8 +114,8 @@ def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) 
     session, batch = captured(name)
     called: Counter[str] = Counter()
     with fake_device() as device:
-        state = {one: device.move(torch.as_tensor(session.state[one])) for one in session.model_tensors}
-        feeds = {one: device.move(tensor) for one, tensor in batch.items()}
+        state = {name: device.move(torch.as_tensor(session.state[name])) for name in session.model_tensors}
+        feeds = {name: device.move(tensor) for name, tensor in batch.items()}
         with device.compiling():
             task = TrainingTask(
                 session.model, loss=session.loss, optimizer=optimizer or session.optimizer,
@@ -128,7 +128,7 @@ def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) 
         for plan in plans:
             with device.running() as strict:
                 outputs = plan.executable.run({**feeds, **hyper}, rng=(1, 2))
-            assert {one.device.type for one in outputs.values()} == {"cuda"}
+            assert {tensor.device.type for tensor in outputs.values()} == {"cuda"}
             called.update(strict.called)
     return called
 
@@ -192,7 +192,7 @@ def test_attention_runs_on_a_fused_kernel(name, precision, kernel):
 def test_attention_of_a_padded_batch_runs_sequence_by_sequence(precision):
     called = run("bert", precision, (StepKind.UPDATE,))
     assert called["_flash_attention_forward"] == called["_flash_attention_backward"] == 2
-    assert not any(called[one] for one in called if one.startswith("_scaled_dot_product")) and not called["bmm"]
+    assert not any(called[name] for name in called if name.startswith("_scaled_dot_product")) and not called["bmm"]
 
 
 @pytest.mark.usefixtures("_counted")
@@ -228,9 +228,9 @@ def test_both_halves_of_a_module_stay_on_the_device(name):
     session, batch = captured(name)
     parameters = session.trainable
     with fake_device() as device:
-        tensors = {one: device.move(torch.as_tensor(session.state[one])) for one in session.model_tensors}
-        feeds = {one: device.move(tensor) for one, tensor in batch.items()}
-        signature = tuple((one, tuple(tensor.shape)) for one, tensor in batch.items())
+        tensors = {name: device.move(torch.as_tensor(session.state[name])) for name in session.model_tensors}
+        feeds = {name: device.move(tensor) for name, tensor in batch.items()}
+        signature = tuple((name, tuple(tensor.shape)) for name, tensor in batch.items())
         with device.compiling():
             memory = device.provider.capabilities.module_memory(tensors)
             plan = make_plan(
@@ -239,8 +239,8 @@ def test_both_halves_of_a_module_stay_on_the_device(name):
             )  # fmt: skip
         with device.running() as strict, torch.no_grad():
             outputs, tape = plan.executable.forward(feeds, seed=3)
-            found = plan.executable.backward(tape, {f"loss{ADJOINT}": outputs["loss"]})
-        assert set(found) == set(parameters) and {one.device.type for one in found.values()} == {"cuda"}
+            gradients = plan.executable.backward(tape, {f"loss{ADJOINT}": outputs["loss"]})
+        assert set(gradients) == set(parameters) and {tensor.device.type for tensor in gradients.values()} == {"cuda"}
         assert strict.called
 
 

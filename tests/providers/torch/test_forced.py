@@ -159,7 +159,7 @@ class _Attending(nn.Module):
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
-        q, k, v = (one.unflatten(-1, (3, 16)).transpose(1, 2) for one in self.qkv(self.norm(x)).chunk(3, -1))
+        q, k, v = (head.unflatten(-1, (3, 16)).transpose(1, 2) for head in self.qkv(self.norm(x)).chunk(3, -1))
         y = nn.functional.scaled_dot_product_attention(q, k, v)
         x = self.last(x + self.out(y.transpose(1, 2).flatten(2)))
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())

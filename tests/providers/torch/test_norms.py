@@ -23,8 +23,8 @@ def test_a_norm_is_that_of_all_elements(make, shape, dtype):
     large = make(shape, dtype=dtype)
     assert norm(large).dtype == dtype and norm(large).shape == ()
     exact = float(large.double().square().sum().sqrt())
-    for found in (norm(large), *norms([large, large])):
-        assert float(found) == pytest.approx(exact, rel=5e-7)
+    for total in (norm(large), *norms([large, large])):
+        assert float(total) == pytest.approx(exact, rel=5e-7)
 
 
 @pytest.mark.parametrize("shape", [(_ELEMENTS >> 10, 1024), (128, _ELEMENTS >> 12, 4, 8), (_ELEMENTS + 7,)], ids=str)

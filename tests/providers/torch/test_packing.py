@@ -66,10 +66,10 @@ def test_threads_fill_packs_of_their_own():
                 wrong.append(number)
 
     threads = [threading.Thread(target=multiply, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not wrong
 
 
@@ -95,7 +95,7 @@ def test_an_unknown_order_is_not_trusted(monkeypatch):
     e = Emitter(torch.device("cpu"))
     factors = product.Factors(e.new((64, 64)), e.new((64, 64)), e.new((64, 64)))
     product.FORMULATIONS["packed"](e, factors)
-    assert [one.fn for one in e.program] == [torch.mm]
+    assert [instruction.fn for instruction in e.program] == [torch.mm]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -129,7 +129,7 @@ def test_large_factors_are_packed_in_parts(sizes):
     product.FORMULATIONS["packed"](
         e, product.Factors(e.new((rows, inner)), e.new((inner, columns)), e.new((rows, columns)))
     )
-    parts = [one.args[packing.PACKED] for one in e.program if one.fn is packing.add_product]
-    assert max(one.meta.nbytes for one in parts) <= 1.1 * packing.PACKED_BYTES
-    assert sum(one.meta.numel() for one in parts) == inner * columns
+    parts = [instruction.args[packing.PACKED] for instruction in e.program if instruction.fn is packing.add_product]
+    assert max(buf.meta.nbytes for buf in parts) <= 1.1 * packing.PACKED_BYTES
+    assert sum(buf.meta.numel() for buf in parts) == inner * columns
     assert outside_bytes(e.program) <= 3 * packing.PACKED_BYTES  # parts of one size share a pack

@@ -70,18 +70,18 @@ def test_a_gradient_that_is_reshaped_is_computed_in_its_place():
 def test_lowering_leaves_the_placement_as_it_was(monkeypatch):
     from ontrain.providers.torch import program
 
-    kept = []
+    snapshots = []
 
     def remembered(*arguments):
         placement = place_step(*arguments)
         fields = (getattr(placement, field.name) for field in dataclasses.fields(placement))
-        kept.append((placement, [dict(one) if isinstance(one, dict) else list(one) for one in fields]))
+        snapshots.append((placement, [dict(field) if isinstance(field, dict) else list(field) for field in fields]))
         return placement
 
     monkeypatch.setattr(program, "place_step", remembered)
     compile_step(*_step(read_later=True), Settings())
-    ((placement, before),) = kept
+    ((placement, before),) = snapshots
     fields = (getattr(placement, field.name) for field in dataclasses.fields(placement))
-    assert [dict(one) if isinstance(one, dict) else list(one) for one in fields] == before
+    assert [dict(field) if isinstance(field, dict) else list(field) for field in fields] == before
     with pytest.raises(dataclasses.FrozenInstanceError):
         placement.pins = {}

@@ -27,15 +27,15 @@ def _splits(size: int) -> st.SearchStrategy[list[int]]:
 def test_strides_of_a_reshaped_permutation_are_torchs(case):
     shape, axes, wanted = case
     tensor = torch.empty(shape).permute(*axes)
-    found = reshaped(list(tensor.shape), tensor.stride(), wanted)
+    strides = reshaped(list(tensor.shape), tensor.stride(), wanted)
     try:
         view = tensor.view(wanted)
     except RuntimeError:
-        assert found is None
+        assert strides is None
         return
-    assert found is not None
+    assert strides is not None
     # The stride of an axis of one element means nothing.
-    assert [(n, s) for n, s in zip(wanted, found, strict=True) if n > 1] == [
+    assert [(n, s) for n, s in zip(wanted, strides, strict=True) if n > 1] == [
         (n, s) for n, s in zip(view.shape, view.stride(), strict=True) if n > 1
     ]
 
@@ -67,7 +67,7 @@ def test_what_is_computed_into_a_parameter_takes_no_working_memory():
     op, x = _graph()
     set_role(x, Role.PARAMETER)
     y = op.Exp(x)
-    kept = op.Mul(y, 2.0)
-    op.graph.outputs.extend([set_updates(kept, "x"), y])
+    product = op.Mul(y, 2.0)
+    op.graph.outputs.extend([set_updates(product, "x"), y])
     layout = memory_of(op.graph, logits_bytes=1 << 20, as_eager=False)
-    assert kept not in layout.size and layout.lasting == {y}
+    assert product not in layout.size and layout.lasting == {y}

@@ -33,7 +33,7 @@ class Network(nn.Module):
         return self.head(self.norm(self.dropout(attended.transpose(1, 2).flatten(2))).mean(1))
 
 
-def trainer(network: nn.Module, **options) -> ORTTrainer:
+def make_trainer(network: nn.Module, **options) -> ORTTrainer:
     description = {"inputs": [("ids", ["batch", "length"]), ("label", ["batch"])], "outputs": [("loss", [], True)]}
     return ORTTrainer(
         copy.deepcopy(network), description, optim.AdamConfig(lr=0.01), nn.functional.cross_entropy,
@@ -49,29 +49,29 @@ def batches(*lengths: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def losses(one: ORTTrainer, *lengths: int, device: str = "cpu") -> list[float]:
-    return [float(one.train_step(*(t.to(device) for t in batch))) for batch in batches(*lengths)]
+def losses(trainer: ORTTrainer, *lengths: int, device: str = "cpu") -> list[float]:
+    return [float(trainer.train_step(*(t.to(device) for t in batch))) for batch in batches(*lengths)]
 
 
 def played(network: nn.Module, recorder: CpuRecorder, **options) -> ORTTrainer:
-    one = trainer(network, **options)
-    one._run.setup.provider = recorded(recorder)
-    return one
+    trainer = make_trainer(network, **options)
+    trainer._run.setup.provider = recorded(recorder)
+    return trainer
 
 
-def same(one: ORTTrainer, other: ORTTrainer) -> None:
-    ours, theirs = (t.state_dict(pytorch_format=True) for t in (one, other))
+def same(trainer: ORTTrainer, other: ORTTrainer) -> None:
+    ours, theirs = (t.state_dict(pytorch_format=True) for t in (trainer, other))
     for name, tensor in ours.items():
         assert torch.equal(tensor, theirs[name]), name
 
 
-def launched(one: ORTTrainer) -> list[str]:
-    return [plan.executable.launched for plan in one._run.session.plans.values()]
+def launched(trainer: ORTTrainer) -> list[str]:
+    return [plan.executable.launched for plan in trainer._run.session.plans.values()]
 
 
 def test_what_is_played_trains_to_the_bit_like_what_runs():
     network, recorder = Network(), CpuRecorder()
-    plain, graphed = trainer(network), played(network, recorder)
+    plain, graphed = make_trainer(network), played(network, recorder)
     assert losses(graphed, *[7] * STEPS) == losses(plain, *[7] * STEPS)
     same(graphed, plain)
     assert recorder.recorded == 2, "a micro-step and an update"
@@ -81,14 +81,14 @@ def test_what_is_played_trains_to_the_bit_like_what_runs():
 
 def test_a_part_runs_plainly_before_it_is_recorded():
     recorder = CpuRecorder()
-    one = played(Network(), recorder)
-    losses(one, *[7] * WARM_UP)
-    assert recorder.recorded == 0 and launched(one) == ["plainly at first, then as CUDA graphs"]
+    trainer = played(Network(), recorder)
+    losses(trainer, *[7] * WARM_UP)
+    assert recorder.recorded == 0 and launched(trainer) == ["plainly at first, then as CUDA graphs"]
 
 
 def test_each_shape_has_recordings_of_its_own_and_a_larger_arena_makes_them_anew():
     network, recorder = Network(), CpuRecorder()
-    plain, graphed = trainer(network), played(network, recorder)
+    plain, graphed = make_trainer(network), played(network, recorder)
     lengths = [5, 5, 5, 9, 9, 9, 5, 5, 5, 9, 5]  # the arena grows at the first 9
     assert losses(graphed, *lengths) == losses(plain, *lengths)
     same(graphed, plain)
@@ -98,7 +98,7 @@ def test_each_shape_has_recordings_of_its_own_and_a_larger_arena_makes_them_anew
 def test_accumulated_micro_batches_are_played_too():
     network, recorder = Network(), CpuRecorder()
     options = {"batch": {"gradient_accumulation_steps": 2}}
-    plain, graphed = trainer(network, **options), played(network, recorder, **options)
+    plain, graphed = make_trainer(network, **options), played(network, recorder, **options)
     assert losses(graphed, *[6] * 8) == losses(plain, *[6] * 8)
     same(graphed, plain)
     assert recorder.played > 0
@@ -107,14 +107,14 @@ def test_accumulated_micro_batches_are_played_too():
 def test_a_step_that_is_skipped_leaves_the_update_for_later():
     network, recorder = Network(), CpuRecorder()
     options = {"utils": {"seed": 3, "nonfinite_loss": "skip"}}
-    plain, graphed = trainer(network, **options), played(network, recorder, **options)
-    for one in (plain, graphed):
-        losses(one, 6)
-        before = one.parameter("head.bias")
-        one.set_parameter("head.bias", torch.full_like(before, float("nan")))
-        losses(one, 6)
-        one.set_parameter("head.bias", before)
-        losses(one, *[6] * 4)
+    plain, graphed = make_trainer(network, **options), played(network, recorder, **options)
+    for trainer in (plain, graphed):
+        losses(trainer, 6)
+        before = trainer.parameter("head.bias")
+        trainer.set_parameter("head.bias", torch.full_like(before, float("nan")))
+        losses(trainer, 6)
+        trainer.set_parameter("head.bias", before)
+        losses(trainer, *[6] * 4)
     same(graphed, plain)
     assert launched(graphed) == ["as CUDA graphs"]
 
@@ -123,7 +123,7 @@ def test_a_step_that_is_skipped_leaves_the_update_for_later():
 def test_a_module_in_a_users_loop_is_played_to_the_bit(calls):
     torch.manual_seed(1)
     network, recorder = Network(), CpuRecorder()
-    found = []
+    runs = []
     for graphed in (False, True):
         torch.manual_seed(2)
         module = ORTModule(copy.deepcopy(network))
@@ -135,9 +135,9 @@ def test_a_module_in_a_users_loop_is_played_to_the_bit(calls):
                 optimizer.zero_grad()
                 sum(nn.functional.cross_entropy(module(ids), label) for _ in range(calls)).backward()
                 optimizer.step()
-        found.append([p.detach().clone() for p in module.parameters()])
+        runs.append([p.detach().clone() for p in module.parameters()])
     assert recorder.played > 0
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
 class Branching(nn.Module):
@@ -153,16 +153,16 @@ class Branching(nn.Module):
 def test_a_branch_by_a_value_runs_plainly_and_says_so():
     torch.manual_seed(0)
     description = {"inputs": [("x", ["batch", 4]), ("label", ["batch"])], "outputs": [("loss", [], True)]}
-    one = ORTTrainer(Branching(), description, optim.SGDConfig(lr=0.1), nn.functional.cross_entropy)
-    one._run.setup.provider = recorded(CpuRecorder())
+    trainer = ORTTrainer(Branching(), description, optim.SGDConfig(lr=0.1), nn.functional.cross_entropy)
+    trainer._run.setup.provider = recorded(CpuRecorder())
     for _ in range(3):
-        one.train_step(torch.randn(3, 4), torch.tensor([0, 1, 2]))
-    assert launched(one) == ["plainly: If asks the device for a number"]
+        trainer.train_step(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    assert launched(trainer) == ["plainly: If asks the device for a number"]
 
 
 def test_what_cannot_be_recorded_runs_plainly_and_says_why(caplog):
     network, recorder = Network(), CpuRecorder(refuses="operation not permitted when stream is capturing\nmore")
-    plain, graphed = trainer(network), played(network, recorder)
+    plain, graphed = make_trainer(network), played(network, recorder)
     with caplog.at_level(logging.WARNING, logger="ontrain.phases"):
         assert losses(graphed, *[7] * STEPS) == losses(plain, *[7] * STEPS)
     same(graphed, plain)
@@ -210,22 +210,22 @@ def test_the_switch_turns_it_off(monkeypatch):
 def test_graphs_on_a_gpu_train_to_the_bit_like_plain_launches(precision):
     network = Network().cuda()
     half = {"mixed_precision": {"enabled": True, "dtype": precision}} if precision != "float32" else {}
-    found = []
+    runs = []
     for graphs in (True, False):
-        one = trainer(
+        trainer = make_trainer(
             network, device={"id": "cuda"}, provider=("TorchExecutionProvider", {"cuda_graphs": graphs}), **half
         )
-        found.append((losses(one, *[8] * 6, *[16] * 6, *[8] * 3, device="cuda"), one))
-    (graphed, one), (plain, other) = found
-    assert set(launched(one)) == {"as CUDA graphs"}
+        runs.append((losses(trainer, *[8] * 6, *[16] * 6, *[8] * 3, device="cuda"), trainer))
+    (graphed, trainer), (plain, other) = runs
+    assert set(launched(trainer)) == {"as CUDA graphs"}
     assert set(launched(other)) == {"plainly: cuda_graphs is off"}
     assert graphed == plain
-    same(one, other)
+    same(trainer, other)
 
 
 @pytest.mark.gpu
 def test_a_module_on_a_gpu_is_played_to_the_bit(monkeypatch):
-    network, found = Network().cuda(), []
+    network, runs = Network().cuda(), []
     for graphs in ("1", "0"):
         monkeypatch.setenv("ONTRAIN_CUDA_GRAPHS", graphs)
         torch.manual_seed(2)
@@ -235,8 +235,8 @@ def test_a_module_on_a_gpu_is_played_to_the_bit(monkeypatch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(ids.cuda()), label.cuda()).backward()
             optimizer.step()
-        found.append([p.detach().clone() for p in module.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        runs.append([p.detach().clone() for p in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
 @pytest.mark.gpu

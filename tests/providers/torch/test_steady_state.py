@@ -39,7 +39,7 @@ class Encoder(nn.Module):
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         x = self.norm(self.embed(ids))
-        q, k, v = (one.unflatten(-1, (2, 8)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (2, 8)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         y = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0)
         x = self.norm(x + y.transpose(1, 2).flatten(2))
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
@@ -81,9 +81,9 @@ def test_large_normalisations_and_attentions_and_chosen_rows_ask_for_nothing_eit
     monkeypatch.setattr(attention_tiles, "TILED", 0)
     labels = torch.where(torch.arange(24).reshape(4, 6) % 4 == 0, 3, -100)
     run, executable = _step(Encoder(), True, labels)
-    called = {one.fn for one in executable.current._program}
+    called = {instruction.fn for instruction in executable.current._program}
     assert {layer_norm._normalise, layer_norm._normalise_backward, attention_tiles._attend} <= called
-    outputs = sorted(one.meta.nbytes for one in executable.current.outputs.values())
+    outputs = sorted(buf.meta.nbytes for buf in executable.current.outputs.values())
     asked = sorted(_asked(run))
     assert asked[: len(outputs)] == outputs
     assert len(asked) <= len(outputs) + 2, "the rows that have a label are sorted and moved in memory of ATen's own"

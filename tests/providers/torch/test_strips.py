@@ -27,11 +27,11 @@ def test_strips_cover_each_row_once(rows, columns, itemsize):
 def test_a_transposed_matrix_is_copied_as_torch_copies_it(dtype, rows, columns, gaps):
     wide = torch.randint(0, 2, (rows, columns + gaps)).to(dtype) * torch.arange(columns + gaps).to(dtype)
     e = Emitter(torch.device("cpu"))
-    made = e.contiguous(e.constant(wide[:, :columns].t()))
-    memory = torch.empty(max(1, plan_memory(e.program, [made.storage])), dtype=torch.uint8)
+    buf = e.contiguous(e.constant(wide[:, :columns].t()))
+    memory = torch.empty(max(1, plan_memory(e.program, [buf.storage])), dtype=torch.uint8)
     resolve = Binder(memory).resolve
     (code,) = codes([e.program])
     code.bind(resolve)([])
-    found = resolve(made)
-    assert found.is_contiguous()
-    assert torch.equal(found, wide[:, :columns].t())
+    copied = resolve(buf)
+    assert copied.is_contiguous()
+    assert torch.equal(copied, wide[:, :columns].t())

@@ -63,7 +63,10 @@ def test_no_sum_of_matrices_is_left_to_be_taken(kind, steps):
     sums = [n for n in plan.model.graph if n.op_type == "Add" and tuple(n.outputs[0].shape.numpy()) in matrices]
     assert len(sums) == 2 * steps, "the graph has them"
     writes = [
-        (one.node, buf) for one in plan.executable.current._program for buf in one.writes if buf.shape in matrices
+        (instruction.node, buf)
+        for instruction in plan.executable.current._program
+        for buf in instruction.writes
+        if buf.shape in matrices
     ]
     assert writes and not [node for node, _ in writes if node in sums]
     # Where nothing is left to be added no gradient needs room in the arena.

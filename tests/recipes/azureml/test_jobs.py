@@ -43,12 +43,12 @@ def test_there_is_a_file_for_each_recipe_and_launcher():
 @pytest.mark.parametrize(("name", "launcher"), PAIRS)
 def test_yaml_and_python_send_the_same_request(name, launcher):
     """The YAML goes through the SDK's schema, the Python through its builder."""
-    one = said(load_job(AZUREML / "jobs" / f"{name}.{launcher}.yml"))
-    two = said(build(name, launcher=launcher))
-    for request in (one, two):
+    by_yaml = said(load_job(AZUREML / "jobs" / f"{name}.{launcher}.yml"))
+    by_python = said(build(name, launcher=launcher))
+    for request in (by_yaml, by_python):
         assert (AZUREML / "jobs" / request["properties"].pop("codeId")).resolve() == ROOT / "recipes"
-    assert one == two
-    assert one["properties"]["distribution"] == {
+    assert by_yaml == by_python
+    assert by_yaml["properties"]["distribution"] == {
         "distributionType": {"mpi": "Mpi", "pytorch": "PyTorch"}[launcher],
         "processCountPerInstance": 8,
     }
@@ -109,11 +109,11 @@ def test_scripts_know_each_option():
 
 
 def test_assets_that_jobs_read_are_uploaded_or_made_by_another_job():
-    made = {RECIPES[name].task(8, 80).output for name in RECIPES}
+    outputs = {RECIPES[name].task(8, 80).output for name in RECIPES}
     described = {load_data(path).name for path in (AZUREML / "data").glob("*.yml")}
     assert {path.stem for path in (AZUREML / "data").glob("*.yml")} == described
     read = {asset for name in RECIPES for asset in RECIPES[name].task(8, 80).inputs.values()}
-    assert read - described <= made
+    assert read - described <= outputs
     assert described <= read
 
 
@@ -167,11 +167,11 @@ def test_environment_is_built_from_this_checkout_without_what_it_does_not_need()
     for words in re.findall(r"^COPY (?!--from)(.+)$", dockerfile.read_text(), re.MULTILINE):
         for source in words.split()[:-1]:
             path = ROOT / source
-            needed += [source] if path.is_file() else [str(one.relative_to(ROOT)) for one in path.rglob("*.py")]
+            needed += [source] if path.is_file() else [str(file.relative_to(ROOT)) for file in path.rglob("*.py")]
     assert len(needed) > 100
-    assert not [one for one in needed if ignored.is_file_excluded(ROOT / one)]
-    for one in (".git/config", ".venv/bin/python", "tests/test_tiny.py", "src/ontrain/__pycache__/errors.pyc"):
-        assert ignored.is_file_excluded(ROOT / one), one
+    assert not [file for file in needed if ignored.is_file_excluded(ROOT / file)]
+    for file in (".git/config", ".venv/bin/python", "tests/test_tiny.py", "src/ontrain/__pycache__/errors.pyc"):
+        assert ignored.is_file_excluded(ROOT / file), file
 
 
 def call(*args: str) -> subprocess.CompletedProcess[str]:
@@ -217,8 +217,8 @@ def test_submit_hands_a_job_to_the_workspace_and_a_cluster_waits():
     asked = []
     job, cluster = object(), load_compute(AZUREML / "compute.yml")
     client = SimpleNamespace(
-        create_or_update=lambda one: asked.append(one) or SimpleNamespace(studio_url="https://studio", name="job"),
-        begin_create_or_update=lambda one: asked.append(one) or SimpleNamespace(result=lambda: one),
+        create_or_update=lambda job: asked.append(job) or SimpleNamespace(studio_url="https://studio", name="job"),
+        begin_create_or_update=lambda job: asked.append(job) or SimpleNamespace(result=lambda: job),
     )
     assert submit(job, client).name == "job"
     assert submit(cluster, client) is cluster

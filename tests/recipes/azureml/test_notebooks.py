@@ -33,12 +33,12 @@ def test_notebook_prints_the_jobs_that_it_would_submit(name, jobs, tmp_path):
         for output in cell.get("outputs", ())
         if output.get("name") == "stdout"
     ]
-    dry = [one for text in printed for one in text.split(HEAD)[1:]]
-    found = []
+    dry = [listing for text in printed for listing in text.split(HEAD)[1:]]
+    names = []
     for number, text in enumerate(dry):
         if "type: command" in text:
             file = tmp_path / f"{number}.yml"
             file.write_text(text)
-            found.append(load_job(file).display_name)
-    assert found == jobs
+            names.append(load_job(file).display_name)
+    assert names == jobs
     assert len(dry) == len(jobs) + 2  # and the cluster and the environment

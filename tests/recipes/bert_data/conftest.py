@@ -35,7 +35,14 @@ def vocab_file(articles: dict[str, list[str]], tmp_path_factory: pytest.TempPath
     characters = sorted(set(re.findall(r"\S", text)))
     frequent = [word for word, count in Counter(re.findall(r"[a-z]+", text)).most_common(2500) if len(word) > 1]
     words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words += [*characters, *(f"##{one}" for one in characters if one.isalnum()), *frequent, "##s", "##ing", "##ed"]
+    words += [
+        *characters,
+        *(f"##{character}" for character in characters if character.isalnum()),
+        *frequent,
+        "##s",
+        "##ing",
+        "##ed",
+    ]
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     path.write_text("\n".join(dict.fromkeys(words)) + "\n", encoding="utf-8")
     return path
@@ -49,6 +56,6 @@ def shards(articles: dict[str, list[str]], tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("shards")
     text = folder / "articles.txt"
     text.write_text("".join(" ".join(lines) + "\n\n" for lines in articles.values() if lines), encoding="utf-8")
-    parts, found = segment([text], folder / "segmented", 1)
-    write_shards(distribute(found, "wikicorpus_en", 3, 1, 0.2), found, parts, folder / "sharded", 1)
+    parts, segmented = segment([text], folder / "segmented", 1)
+    write_shards(distribute(segmented, "wikicorpus_en", 3, 1, 0.2), segmented, parts, folder / "sharded", 1)
     return folder / "sharded"

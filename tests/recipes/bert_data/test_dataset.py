@@ -68,7 +68,7 @@ def test_an_epoch_holds_each_instance_once_but_for_the_ends_of_files(folder: Pat
     for epoch in (first, second):
         seen = [name for batch in epoch for name in batch]
         assert len(set(seen)) == len(seen)
-        assert {name // 100: sum(1 for one in seen if one // 100 == name // 100) for name in seen} == {
+        assert {name // 100: sum(1 for number in seen if number // 100 == name // 100) for name in seen} == {
             number + 1: count // 4 * 4 for number, count in enumerate(COUNTS)
         }
         assert all(len({name // 100 for name in batch}) == 1 for batch in epoch)  # a file after the other

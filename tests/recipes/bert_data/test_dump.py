@@ -25,13 +25,13 @@ def dump_of(count: int) -> bytes:
 
 
 def test_pages_of_a_real_dump_are_told_apart(excerpt: Path) -> None:
-    found = list(pages(excerpt))
-    assert Counter((page.is_article, page.redirect, page.namespace) for page in found) == {
+    excerpted = list(pages(excerpt))
+    assert Counter((page.is_article, page.redirect, page.namespace) for page in excerpted) == {
         (True, False, "0"): 11,
         (False, True, "0"): 4,
         (False, True, "4"): 1,
     }
-    albedo = next(page for page in found if page.title == "Albedo")
+    albedo = next(page for page in excerpted if page.title == "Albedo")
     assert albedo.id == "39"
     assert albedo.text.startswith("{{Other uses}}")
 
@@ -89,11 +89,11 @@ def test_a_cut_dump_yields_its_whole_pages_and_says_so(tmp_path: Path, cut: str)
         "in the XML": raw[:at],
     }[cut]
     (tmp_path / "dump").write_bytes(content)
-    found = []
+    titles = []
     with pytest.raises(CutOffError, match="ends in the middle after 30 pages, the last of them 'P29'"):
         for page in pages(tmp_path / "dump"):
-            found.append(page.title)
-    assert found == [f"P{number}" for number in range(30)]
+            titles.append(page.title)
+    assert titles == [f"P{number}" for number in range(30)]
 
 
 def test_a_damaged_dump_is_told_from_a_cut_one(tmp_path: Path) -> None:
@@ -125,12 +125,14 @@ def test_pieces_merge_to_an_article_a_line_in_the_order_of_the_dump(
     tmp_path: Path, excerpt: Path, articles: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("corpus.formatting.PIECE", 30_000)
-    pieces, made = extract(excerpt, tmp_path / "extracted", 1)
+    pieces, summary = extract(excerpt, tmp_path / "extracted", 1)
     count = merge(pieces, tmp_path / "one_per_line.txt")
     written = [" ".join(lines) for lines in articles.values() if lines]
-    assert (tmp_path / "one_per_line.txt").read_text(encoding="utf-8") == "".join(f"{one}\n\n" for one in written)
-    assert (count, made.articles, made.redirects, made.others) == (len(written), len(written), 5, 0)
-    assert made.articles + made.listed == 11
+    assert (tmp_path / "one_per_line.txt").read_text(encoding="utf-8") == "".join(
+        f"{article}\n\n" for article in written
+    )
+    assert (count, summary.articles, summary.redirects, summary.others) == (len(written), len(written), 5, 0)
+    assert summary.articles + summary.listed == 11
     assert [piece.relative_to(tmp_path).as_posix() for piece in pieces[:2]] == [
         "extracted/AA/wiki_00",
         "extracted/AA/wiki_01",
@@ -146,14 +148,14 @@ def test_a_rerun_makes_only_what_changed(tmp_path: Path, excerpt: Path, monkeypa
     with pytest.raises(DataError, match="ends in the middle .* pieces before it are extracted and stay") as caught:
         extract(tmp_path / "cut", tmp_path / "extracted", 1)
     assert "\n" not in str(caught.value)
-    whole, made = extract(excerpt, tmp_path / "extracted", 1)
-    assert 0 < made.kept < len(whole)
+    whole, summary = extract(excerpt, tmp_path / "extracted", 1)
+    assert 0 < summary.kept < len(whole)
     fresh, _ = extract(excerpt, tmp_path / "fresh", 1)
     assert [piece.read_bytes() for piece in whole] == [piece.read_bytes() for piece in fresh]
     # A piece that was changed since is made again; one that is no longer of the dump goes.
     whole[0].write_text("torn")
-    again, made = extract(excerpt, tmp_path / "extracted", 1)
-    assert made.kept == len(whole) - 1
+    again, summary = extract(excerpt, tmp_path / "extracted", 1)
+    assert summary.kept == len(whole) - 1
     assert again[0].read_bytes() == fresh[0].read_bytes()
     short = raw[: raw.index(b"<page>", raw.index(b"<title>Albedo"))] + b"</mediawiki>"
     (tmp_path / "short").write_bytes(short)

@@ -46,8 +46,8 @@ def test_a_file_holds_upstreams_datasets_and_dtypes(file: Path) -> None:
             "masked_lm_ids": ("<i4", (1, 4), "gzip"),
             "next_sentence_labels": ("|i1", (1,), "gzip"),
         }
-    found = read(file, vocab_size=len(WORDS))
-    assert all(np.array_equal(getattr(found, name), getattr(small(), name)) for name in DATASETS)
+    instances = read(file, vocab_size=len(WORDS))
+    assert all(np.array_equal(getattr(instances, name), getattr(small(), name)) for name in DATASETS)
 
 
 def test_an_instance_reads_as_text(file: Path) -> None:
@@ -138,15 +138,15 @@ def test_files_are_equal_to_the_byte_and_kept(tmp_path: Path, shards: Path, voca
     sums = create(paths, tmp_path / "a", vocab_file, SETTINGS, 1)
     assert (sums["files"], sums["kept"]) == (4, 0)
     create(list(reversed(paths)), tmp_path / "b", vocab_file, SETTINGS, 1)  # in another order
-    made = sorted((tmp_path / "a").glob("*.hdf5"))
-    assert [path.name for path in made] == [f"{path.stem}.hdf5" for path in paths]
-    assert [path.read_bytes() for path in made] == [(tmp_path / "b" / path.name).read_bytes() for path in made]
-    made[0].unlink()
-    made[1].write_bytes(b"torn")
+    files = sorted((tmp_path / "a").glob("*.hdf5"))
+    assert [path.name for path in files] == [f"{path.stem}.hdf5" for path in paths]
+    assert [path.read_bytes() for path in files] == [(tmp_path / "b" / path.name).read_bytes() for path in files]
+    files[0].unlink()
+    files[1].write_bytes(b"torn")
     again = create(paths, tmp_path / "a", vocab_file, SETTINGS, 1)
     assert again == {**sums, "kept": 2}
-    assert made[1].read_bytes() == (tmp_path / "b" / made[1].name).read_bytes()
-    assert sum(len(read(path).input_ids) for path in made) == sums["instances"]
+    assert files[1].read_bytes() == (tmp_path / "b" / files[1].name).read_bytes()
+    assert sum(len(read(path).input_ids) for path in files) == sums["instances"]
     assert create(paths, tmp_path / "a", vocab_file, Settings(64, 9, dupe_factor=1, random_seed=1), 1)["kept"] == 0
 
 

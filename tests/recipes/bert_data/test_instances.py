@@ -49,7 +49,7 @@ def test_numbers_are_those_of_tokenizers(shards: Path, vocab_file: Path, vocabul
     lines = [line for path in sorted(shards.glob("*.txt")) for line in path.read_text(encoding="utf-8").split("\n")]
     plain = BertWordPieceTokenizer(str(vocab_file), lowercase=True)
     expected = [plain.encode(line, add_special_tokens=False).ids for line in lines]
-    assert [list(one) for one in vocabulary.encode(lines)] == expected
+    assert [list(numbers) for numbers in vocabulary.encode(lines)] == expected
     assert sum(map(len, expected)) > 15_000
 
 
@@ -60,7 +60,7 @@ _any_text = st.text(
 
 @given(_any_text)
 def test_numbers_are_those_of_tokenizers_for_any_text(text: str) -> None:
-    letters = [*"abcdefghijklmnopqrstuvwxyz.,-'é中σς", *(f"##{one}" for one in "abcdefghijklmnopqrstuvwxyzéσς")]
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,-'é中σς", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyzéσς")]
     words = [*WORDS[:5], *letters, "A", "Z"]
     for lower in (True, False):
         plain = BertWordPieceTokenizer({word: i for i, word in enumerate(words)}, lowercase=lower)
@@ -98,25 +98,25 @@ def test_a_wrong_vocabulary_is_refused(tmp_path: Path, content: bytes, lower: bo
 @pytest.mark.parametrize("settings", [Settings(128), Settings(64, short_seq_prob=1.0), Settings(512, short_seq_prob=0)])
 def test_pairs_equal_those_of_the_plain_loop_draw_by_draw(documents: Documents, settings: Settings) -> None:
     expected = plain_pairs(as_lists(documents), settings, random.Random(3))
-    made = pair(documents, settings, random.Random(3))
-    assert len(made.a) == len(expected) > 50
+    pairs = pair(documents, settings, random.Random(3))
+    assert len(pairs.a) == len(expected) > 50
     tokens = documents.tokens.tolist()
-    spans = zip(made.a, made.a_size, made.b, made.b_size, made.is_random, strict=True)
+    spans = zip(pairs.a, pairs.a_size, pairs.b, pairs.b_size, pairs.is_random, strict=True)
     assert [(tokens[a : a + m], tokens[b : b + n], r) for a, m, b, n, r in spans] == expected
 
 
 def test_a_document_of_one_sentence_is_followed_by_another_document() -> None:
     documents = Documents.of([[[5, 6]], [[7, 8, 9]]])
-    made = pair(documents, Settings(16, 2, short_seq_prob=0, dupe_factor=1), random.Random(0))
-    assert made.a.tolist() == [0, 2]
-    assert made.a_size.tolist() == [2, 3]
-    assert made.b.tolist() == [2, 0]
-    assert made.is_random.tolist() == [1, 1]
+    pairs = pair(documents, Settings(16, 2, short_seq_prob=0, dupe_factor=1), random.Random(0))
+    assert pairs.a.tolist() == [0, 2]
+    assert pairs.a_size.tolist() == [2, 3]
+    assert pairs.b.tolist() == [2, 0]
+    assert pairs.is_random.tolist() == [1, 1]
 
 
 def test_a_lone_document_can_only_be_followed_by_itself() -> None:
-    made = pair(Documents.of([[[5, 6]]]), Settings(16, 2, dupe_factor=3), random.Random(0))
-    assert made.b.tolist() == [0, 0, 0]
+    pairs = pair(Documents.of([[[5, 6]]]), Settings(16, 2, dupe_factor=3), random.Random(0))
+    assert pairs.b.tolist() == [0, 0, 0]
 
 
 def test_empty_sentences_and_documents_are_left_out() -> None:
@@ -132,18 +132,18 @@ def test_sizes_after_cutting_equal_those_of_taking_tokens_one_by_one() -> None:
     for a, b, longest in sizes:
         left, right = [0] * a, [0] * b
         plain_cut(left, right, longest, random.Random(0))
-        found = cut_sizes(ints(a), ints(b), longest)
-        assert (found[0][0], found[1][0]) == (len(left), len(right)), (a, b, longest)
+        remaining = cut_sizes(ints(a), ints(b), longest)
+        assert (remaining[0][0], remaining[1][0]) == (len(left), len(right)), (a, b, longest)
 
 
 def test_tokens_are_cut_from_front_and_back_evenly(rng: np.random.Generator) -> None:
     n = 4000
     pairs = Pairs(np.zeros(n, np.int64), np.full(n, 30), np.full(n, 100), np.full(n, 50), np.zeros(n, np.int64))
-    made = cut(pairs, 60, rng)
-    assert (made.a_size == 30).all()
-    assert (made.b_size == 30).all()
-    assert (made.a == 0).all()
-    front = made.b - 100  # of 20 cut, how many from the front: binomial, mean 10, variance 5
+    shortened = cut(pairs, 60, rng)
+    assert (shortened.a_size == 30).all()
+    assert (shortened.b_size == 30).all()
+    assert (shortened.a == 0).all()
+    front = shortened.b - 100  # of 20 cut, how many from the front: binomial, mean 10, variance 5
     assert front.mean() == pytest.approx(10, abs=5 * (5 / n) ** 0.5)
     assert front.var() == pytest.approx(5, rel=0.15)
 
@@ -190,30 +190,30 @@ def test_as_many_are_masked_as_the_formula_says(
 
 def test_instances_of_real_text_keep_every_rule(documents: Documents, vocabulary: Vocabulary) -> None:
     settings = Settings(64, 9, dupe_factor=2, short_seq_prob=0.7)
-    made = make_instances(documents, vocabulary, settings, (12345, 0, 0))
+    instances = make_instances(documents, vocabulary, settings, (12345, 0, 0))
     flat = documents.tokens.tolist()
     whole = " " + " ".join(map(str, flat)) + " "
     follows = 0
-    for row in range(len(made.input_ids)):
-        length = int(made.input_mask[row].sum())
-        ids = made.input_ids[row].copy()
-        positions = made.masked_lm_positions[row]
+    for row in range(len(instances.input_ids)):
+        length = int(instances.input_mask[row].sum())
+        ids = instances.input_ids[row].copy()
+        positions = instances.masked_lm_positions[row]
         count = np.count_nonzero(positions)
         assert count == min(9, max(1, round(length * 0.15)))
         assert (np.diff(positions[:count]) > 0).all()
         assert not positions[count:].any()
-        assert not made.masked_lm_ids[row, count:].any()
-        ids[positions[:count]] = made.masked_lm_ids[row, :count]
+        assert not instances.masked_lm_ids[row, count:].any()
+        ids[positions[:count]] = instances.masked_lm_ids[row, :count]
         assert ids[0] == vocabulary.cls
-        assert np.flatnonzero(ids == vocabulary.sep).tolist() == [made.segment_ids[row].argmax() - 1, length - 1]
+        assert np.flatnonzero(ids == vocabulary.sep).tolist() == [instances.segment_ids[row].argmax() - 1, length - 1]
         assert not ids[length:].any()
-        assert not made.input_mask[row, length:].any()
-        assert made.segment_ids[row, length - 1] == 1
-        a = ids[1 : made.segment_ids[row].argmax() - 1].tolist()
-        b = ids[made.segment_ids[row].argmax() : length - 1].tolist()
+        assert not instances.input_mask[row, length:].any()
+        assert instances.segment_ids[row, length - 1] == 1
+        a = ids[1 : instances.segment_ids[row].argmax() - 1].tolist()
+        b = ids[instances.segment_ids[row].argmax() : length - 1].tolist()
         assert f" {' '.join(map(str, a))} " in whole
         assert f" {' '.join(map(str, b))} " in whole
-        if not made.next_sentence_labels[row] and length < 64:  # nothing was cut
+        if not instances.next_sentence_labels[row] and length < 64:  # nothing was cut
             follows += 1
             assert f" {' '.join(map(str, a + b))} " in whole
     assert follows > 50
@@ -221,14 +221,14 @@ def test_instances_of_real_text_keep_every_rule(documents: Documents, vocabulary
 
 def test_shares_are_80_10_10_and_half_the_pairs_are_random(documents: Documents, vocabulary: Vocabulary) -> None:
     settings = Settings(128, 20, dupe_factor=30)
-    made = make_instances(documents, vocabulary, settings, (1, 0, 0))
+    instances = make_instances(documents, vocabulary, settings, (1, 0, 0))
     plain = plain_pairs(as_lists(documents), settings, random.Random(5))
-    n = len(made.input_ids)
+    n = len(instances.input_ids)
     assert n == pytest.approx(len(plain), rel=0.03)
-    assert made.next_sentence_labels.mean() == pytest.approx(sum(r for *_, r in plain) / len(plain), abs=0.03)
-    rows, columns = np.nonzero(made.masked_lm_positions)
-    now = made.input_ids[rows, made.masked_lm_positions[rows, columns]]
-    was = made.masked_lm_ids[rows, columns]
+    assert instances.next_sentence_labels.mean() == pytest.approx(sum(r for *_, r in plain) / len(plain), abs=0.03)
+    rows, columns = np.nonzero(instances.masked_lm_positions)
+    now = instances.input_ids[rows, instances.masked_lm_positions[rows, columns]]
+    was = instances.masked_lm_ids[rows, columns]
     count = len(now)
     assert count > 50_000
     five_sigma = 5 * (0.8 * 0.2 / count) ** 0.5
@@ -240,17 +240,17 @@ def test_shares_are_80_10_10_and_half_the_pairs_are_random(documents: Documents,
     size = len(vocabulary)
     assert other.mean() == pytest.approx(size / 2, abs=5 * size / (12 * len(other)) ** 0.5)
     # Every place of a full sequence is as likely as another.
-    full = made.input_mask.all(axis=1)
-    hits = np.bincount(made.masked_lm_positions[full].ravel(), minlength=128)[1:127] / full.sum()
+    full = instances.input_mask.all(axis=1)
+    hits = np.bincount(instances.masked_lm_positions[full].ravel(), minlength=128)[1:127] / full.sum()
     assert hits.mean() == pytest.approx(19 / 126, rel=0.01)
     assert hits[:40].mean() == pytest.approx(hits[-40:].mean(), rel=0.05)
 
 
 def test_equal_seeds_make_equal_instances_and_others_do_not(documents: Documents, vocabulary: Vocabulary) -> None:
     settings = Settings(64, 9, dupe_factor=1)
-    one, two, three = (make_instances(documents, vocabulary, settings, (5, 0, shard)) for shard in (1, 1, 2))
-    assert all(np.array_equal(getattr(one, name), getattr(two, name)) for name in vars(one))
-    assert not np.array_equal(one.input_ids[:50], three.input_ids[:50])
+    first, same, other = (make_instances(documents, vocabulary, settings, (5, 0, shard)) for shard in (1, 1, 2))
+    assert all(np.array_equal(getattr(first, name), getattr(same, name)) for name in vars(first))
+    assert not np.array_equal(first.input_ids[:50], other.input_ids[:50])
 
 
 @pytest.mark.parametrize(

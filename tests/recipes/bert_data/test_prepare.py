@@ -63,18 +63,18 @@ def whole_way(space: Path, dump: Path, vocab_file: Path, n_processes: int) -> li
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, excerpt: Path, vocab_file: Path) -> tuple[Path, list[str]]:
+def prepared(tmp_path_factory: pytest.TempPathFactory, excerpt: Path, vocab_file: Path) -> tuple[Path, list[str]]:
     space = tmp_path_factory.mktemp("space")
     return space, whole_way(space, excerpt, vocab_file, 1)
 
 
 def outputs(space: Path) -> dict[str, bytes]:
-    found = (path for path in space.rglob("*") if path.is_file() and path.name != "finished.jsonl")
-    return {path.relative_to(space).as_posix(): path.read_bytes() for path in found}
+    files = (path for path in space.rglob("*") if path.is_file() and path.name != "finished.jsonl")
+    return {path.relative_to(space).as_posix(): path.read_bytes() for path in files}
 
 
-def test_every_action_leaves_files_under_upstreams_names(made: tuple[Path, list[str]]) -> None:
-    space, said = made
+def test_every_action_leaves_files_under_upstreams_names(prepared: tuple[Path, list[str]]) -> None:
+    space, said = prepared
     names = [f"wikicorpus_en_training_{i}" for i in range(3)] + ["wikicorpus_en_test_0"]
     assert set(outputs(space)) == {
         "download/wikicorpus_en/wikicorpus_en.xml.bz2",
@@ -91,14 +91,14 @@ def test_every_action_leaves_files_under_upstreams_names(made: tuple[Path, list[
 
 
 def test_output_does_not_depend_on_the_number_of_processes(
-    made: tuple[Path, list[str]], tmp_path: Path, excerpt: Path, vocab_file: Path
+    prepared: tuple[Path, list[str]], tmp_path: Path, excerpt: Path, vocab_file: Path
 ) -> None:
     whole_way(tmp_path, excerpt, vocab_file, 2)
-    assert outputs(tmp_path) == outputs(made[0])
+    assert outputs(tmp_path) == outputs(prepared[0])
 
 
-def test_an_instance_is_printed_as_text(made: tuple[Path, list[str]], vocab_file: Path) -> None:
-    file = made[0] / HDF5 / "wikicorpus_en" / "wikicorpus_en_training_0.hdf5"
+def test_an_instance_is_printed_as_text(prepared: tuple[Path, list[str]], vocab_file: Path) -> None:
+    file = prepared[0] / HDF5 / "wikicorpus_en" / "wikicorpus_en_training_0.hdf5"
     finished = prepare("--action", "show", "--input_files", file, "--index", 3, "--vocab_file", vocab_file)
     lines = finished.stdout.splitlines()
     assert lines[0].startswith("wikicorpus_en_training_0.hdf5, instance 3 of ")
@@ -171,9 +171,9 @@ def test_a_cut_dump_is_said_and_the_rest_of_it_is_taken_up(tmp_path: Path, excer
     assert len(output.read_text(encoding="utf-8").split("\n\n")) == 12
 
 
-def test_a_full_disk_keeps_what_is_finished(made: tuple[Path, list[str]], tmp_path: Path, vocab_file: Path) -> None:
+def test_a_full_disk_keeps_what_is_finished(prepared: tuple[Path, list[str]], tmp_path: Path, vocab_file: Path) -> None:
     # The training shards are small and come first, the test shard is too large for the limit.
-    (tmp_path / "formatted_one_article_per_line").symlink_to(made[0] / "formatted_one_article_per_line")
+    (tmp_path / "formatted_one_article_per_line").symlink_to(prepared[0] / "formatted_one_article_per_line")
     common = ("--dataset", "wikicorpus_en", "--working_dir", tmp_path, "--n_processes", 1)
     numbers = ("--n_training_shards", 2, "--n_test_shards", 1, "--fraction_test_set", 0.7)
     assert prepare("--action", "sharding", *common, *numbers).returncode == 0
@@ -214,8 +214,8 @@ def interrupted(command: list[object], space: Path) -> tuple[int, str]:
     return process.returncode, err
 
 
-def test_an_interrupted_run_is_taken_up(made: tuple[Path, list[str]], tmp_path: Path, vocab_file: Path) -> None:
-    (tmp_path / "formatted_one_article_per_line").symlink_to(made[0] / "formatted_one_article_per_line")
+def test_an_interrupted_run_is_taken_up(prepared: tuple[Path, list[str]], tmp_path: Path, vocab_file: Path) -> None:
+    (tmp_path / "formatted_one_article_per_line").symlink_to(prepared[0] / "formatted_one_article_per_line")
     common = ("--dataset", "wikicorpus_en", "--working_dir", tmp_path)
     numbers = ("--n_training_shards", 5, "--n_test_shards", 1)
     assert prepare("--action", "sharding", *common, *numbers, "--n_processes", 1).returncode == 0
@@ -270,10 +270,10 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_the_slice_of_wikipedia_in_gensims_wheel(tmp_path: Path, vocab_file: Path) -> None:
-    found = importlib.util.find_spec("gensim")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("gensim")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("gensim is not installed: the wheel of gensim 4.4.0 carries the dump")
     name = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
-    dump = Path(next(iter(found.submodule_search_locations))) / "test" / "test_data" / name
+    dump = Path(next(iter(spec.submodule_search_locations))) / "test" / "test_data" / name
     said = whole_way(tmp_path, dump, vocab_file, 2)
     assert "105 articles; without prose 1, redirects 100, other pages 0" in said[1]

@@ -11,7 +11,7 @@ from harness.files import DataError
 
 
 @pytest.mark.parametrize(
-    ("article", "found"),
+    ("article", "expected"),
     [
         ("Dr. Smith went home. He was tired.", ["Dr. Smith went home.", "He was tired."]),
         ("It grew by 3.5 percent!  Did it? Yes.", ["It grew by 3.5 percent!", "Did it?", "Yes."]),
@@ -20,8 +20,8 @@ from harness.files import DataError
         ("  ", []),
     ],
 )
-def test_sentences_end_where_punkt_ends_them(article: str, found: list[str]) -> None:
-    assert sentences(article) == found
+def test_sentences_end_where_punkt_ends_them(article: str, expected: list[str]) -> None:
+    assert sentences(article) == expected
 
 
 def test_shards_of_a_kind_are_of_nearly_equal_length(rng: np.random.Generator) -> None:
@@ -57,16 +57,16 @@ def test_impossible_numbers_of_shards_are_refused(numbers: tuple[int, int, float
 def test_shards_hold_every_article_once_a_sentence_a_line(
     tmp_path: Path, articles: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [" ".join(found) for found in articles.values() if found]
+    lines = [" ".join(article) for article in articles.values() if article]
     (tmp_path / "a.txt").write_text("\n\n".join(lines[:4]), encoding="utf-8")  # no line end at the end
     (tmp_path / "b.txt").write_text("\n".join(lines[4:]) + "\n", encoding="utf-8")
     inputs = [tmp_path / "a.txt", tmp_path / "b.txt"]
     monkeypatch.setattr("corpus.sharding.PIECE", 20_000)
-    parts, found = segment(inputs, tmp_path / "segmented", 1)
+    parts, segmented = segment(inputs, tmp_path / "segmented", 1)
     assert len(parts) > 3
-    shards = distribute(found, "wikicorpus_en", 2, 1, 0.3)
-    assert write_shards(shards, found, parts, tmp_path / "out", 1) == 0
-    assert write_shards(shards, found, parts, tmp_path / "out", 1) == 3  # kept
+    shards = distribute(segmented, "wikicorpus_en", 2, 1, 0.3)
+    assert write_shards(shards, segmented, parts, tmp_path / "out", 1) == 0
+    assert write_shards(shards, segmented, parts, tmp_path / "out", 1) == 3  # kept
     texts = [(tmp_path / "out" / f"{shard.name}.txt").read_text(encoding="utf-8") for shard in shards]
     assert all(text.endswith("\n\n") for text in texts)
     blocks = [block for text in texts for block in text.split("\n\n") if block]
@@ -79,8 +79,8 @@ def test_a_text_that_grew_shorter_leaves_no_sentences_behind(tmp_path: Path, mon
     parts, _ = segment([tmp_path / "in"], tmp_path / "out", 1)
     assert len(parts) == 3
     (tmp_path / "in").write_text("One article.\n")
-    parts, found = segment([tmp_path / "in"], tmp_path / "out", 1)
-    assert len(found) == 1
+    parts, articles = segment([tmp_path / "in"], tmp_path / "out", 1)
+    assert len(articles) == 1
     assert sorted((tmp_path / "out").glob("part_*")) == parts
 
 

@@ -24,20 +24,20 @@ def jobs(folder: Path, *texts: str) -> list[Job]:
     return [Job(folder / f"{number}.txt", digest(text), (text,)) for number, text in enumerate(texts)]
 
 
-def kept(folder: Path, *texts: str, n_processes: int = 1) -> list[bool]:
+def reused(folder: Path, *texts: str, n_processes: int = 1) -> list[bool]:
     done = list(run(jobs(folder, *texts), work, folder / "finished.jsonl", n_processes))
     assert [(folder / f"{number}.txt").read_text() for number in range(len(texts))] == list(texts)
-    return [one.kept for one in done]
+    return [step.kept for step in done]
 
 
 def test_a_job_is_done_again_when_its_key_or_its_file_changed(tmp_path: Path) -> None:
-    assert kept(tmp_path, "a", "b") == [False, False]
-    assert kept(tmp_path, "a", "b") == [True, True]
-    assert kept(tmp_path, "a", "c") == [True, False]
+    assert reused(tmp_path, "a", "b") == [False, False]
+    assert reused(tmp_path, "a", "b") == [True, True]
+    assert reused(tmp_path, "a", "c") == [True, False]
     (tmp_path / "0.txt").write_text("torn")
-    assert kept(tmp_path, "a", "c") == [False, True]
+    assert reused(tmp_path, "a", "c") == [False, True]
     (tmp_path / "1.txt").unlink()
-    assert kept(tmp_path, "a", "c") == [True, False]
+    assert reused(tmp_path, "a", "c") == [True, False]
 
 
 def test_figures_of_finished_jobs_are_remembered(tmp_path: Path) -> None:
@@ -48,18 +48,18 @@ def test_figures_of_finished_jobs_are_remembered(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", ['{"output": "1.txt", "ke', "\x00\xff", "[]\n5\n"])
 def test_a_torn_line_costs_one_job(tmp_path: Path, torn: str) -> None:
-    assert kept(tmp_path, "a", "b") == [False, False]
+    assert reused(tmp_path, "a", "b") == [False, False]
     ledger = tmp_path / "finished.jsonl"
     ledger.write_text(ledger.read_text().splitlines()[0] + "\n" + torn, encoding="latin-1")
-    assert kept(tmp_path, "a", "b") == [True, False]
-    assert kept(tmp_path, "a", "b") == [True, True]
+    assert reused(tmp_path, "a", "b") == [True, False]
+    assert reused(tmp_path, "a", "b") == [True, True]
 
 
 def test_what_came_before_a_failure_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="a bad one"):
         list(run(jobs(tmp_path, "a", "bad", "c"), work, tmp_path / "finished.jsonl"))
     assert not (tmp_path / "1.txt").exists()
-    assert kept(tmp_path, "a", "b") == [True, False]
+    assert reused(tmp_path, "a", "b") == [True, False]
 
 
 def test_a_failure_of_the_list_of_jobs_itself_is_passed_on(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_failure_of_the_list_of_jobs_itself_is_passed_on(tmp_path: Path) -> No
 
     with pytest.raises(DataError, match="the dump ends here"):
         list(run(broken(), work, tmp_path / "finished.jsonl"))
-    assert kept(tmp_path, "a") == [True]
+    assert reused(tmp_path, "a") == [True]
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -38,30 +38,31 @@ def write_archive(folder: Path, task: str) -> None:
 
 def _pairs(name: str) -> list[tuple[str, str, int]]:
     """Two sentences and whether the first is as it stands; the mismatched set has the words of others between."""
-    found = sentences()
+    labelled = sentences()
     shift = 5 if name == "dev_mismatched" else 3
     return [
-        (text, found[(7 * number + shift) % len(found)][0], ordered) for number, (text, ordered) in enumerate(found)
+        (text, labelled[(7 * number + shift) % len(labelled)][0], ordered)
+        for number, (text, ordered) in enumerate(labelled)
     ]
 
 
-def _row(task: str, name: str, number: int, one: str, two: str, ordered: int) -> str:
+def _row(task: str, name: str, number: int, first: str, second: str, ordered: int) -> str:
     label = LABELS.get(task, ("0", "1"))[ordered]
     if task == "CoLA":
-        return f"gj04\t{label}\t{'' if ordered else '*'}\t{one}"
+        return f"gj04\t{label}\t{'' if ordered else '*'}\t{first}"
     if task == "SST-2":
-        return f"{one.lower()} \t{label}"
+        return f"{first.lower()} \t{label}"
     if task == "MRPC":
         quote = "" if number % 4 else '" '  # opens and never closes: it is text
-        return f"{label}\t{702876 + number}\t{702977 + number}\t{quote}{one}\t{two}"
+        return f"{label}\t{702876 + number}\t{702977 + number}\t{quote}{first}\t{second}"
     if task == "STS-B":
         score = min(5.0, 3.0 * ordered + number / 11)
-        return f"{number}\tmain-captions\tMSRvid\t2012test\t{number:04d}\tnone\tnone\t{one}\t{two}\t{score:.3f}"
+        return f"{number}\tmain-captions\tMSRvid\t2012test\t{number:04d}\tnone\tnone\t{first}\t{second}\t{score:.3f}"
     if task == "QQP":
-        return f"{133273 + number}\t{213221 + number}\t{213222 + number}\t{one}?\t{two}?\t{label}"
+        return f"{133273 + number}\t{213221 + number}\t{213222 + number}\t{first}?\t{second}?\t{label}"
     if task == "MNLI":
         label = LABELS[task][2 if number % 5 == 0 else ordered]
-        parses = f"( {one} )\t( {two} )\t(ROOT (S {one}))\t(ROOT (S {two}))"
+        parses = f"( {first} )\t( {second} )\t(ROOT (S {first}))\t(ROOT (S {second}))"
         labels = [label] * (2 if name == "train" else 6)
-        return "\t".join([f"{number}\t{31193 + number}\t{31193 + number}n\tgovernment", parses, one, two, *labels])
-    return f"{number}\t{one}\t{two}\t{label}"
+        return "\t".join([f"{number}\t{31193 + number}\t{31193 + number}n\tgovernment", parses, first, second, *labels])
+    return f"{number}\t{first}\t{second}\t{label}"

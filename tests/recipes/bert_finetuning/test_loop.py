@@ -126,10 +126,10 @@ def test_the_loop_ends_with_the_weights_of_an_independent_one(
             losses.append(loss.item())
     assert done.updates == 6
     assert done.losses == pytest.approx(losses, rel=1e-5)
-    for (name, one), two in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+    for (name, parameter), counterpart in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         # key.bias has gradient zero but for rounding, which Adam makes steps of.
         if not name.endswith("key.bias"):
-            torch.testing.assert_close(one, two, rtol=1e-3, atol=2e-5, msg=name)
+            torch.testing.assert_close(parameter, counterpart, rtol=1e-3, atol=2e-5, msg=name)
 
 
 @pytest.mark.parametrize(

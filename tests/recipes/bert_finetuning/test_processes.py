@@ -102,9 +102,9 @@ def _log(output: Path) -> list[dict[str, Any]]:
 def test_rows_are_dealt_out_with_their_weights_and_none_is_left_waiting() -> None:
     batches = [np.arange(4), np.arange(4, 8), np.arange(8, 9)]
     teams = [Team(rank, 2) for rank in range(2)]
-    (one, two), (other,) = (team.shares(batches) for team in teams)
-    assert [one[0].tolist(), two[0].tolist(), other[0].tolist()] == [[0, 1, 2, 3], [8], [4, 5, 6, 7]]
-    assert [one[1], two[1], other[1]] == pytest.approx([4 / 9, 1 / 9, 4 / 9])
+    (first, second), (other,) = (team.shares(batches) for team in teams)
+    assert [first[0].tolist(), second[0].tolist(), other[0].tolist()] == [[0, 1, 2, 3], [8], [4, 5, 6, 7]]
+    assert [first[1], second[1], other[1]] == pytest.approx([4 / 9, 1 / 9, 4 / 9])
     ((rows, weight),) = teams[1].shares(batches[:1])
     assert len(rows) == 1
     assert weight == 0
@@ -112,10 +112,10 @@ def test_rows_are_dealt_out_with_their_weights_and_none_is_left_waiting() -> Non
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_where_one_with_the_batches_of_both_does(name: str, runs: Path) -> None:
-    one, two = (_log(runs / f"{name}-{size}") for size in (1, 2))
-    assert [row["examples"] for row in two] == ROWS[name] * 2
-    assert [row["examples"] for row in one] == ROWS[name] * 2
-    np.testing.assert_allclose([row["loss"] for row in two], [row["loss"] for row in one], rtol=1e-5)
+    single, double = (_log(runs / f"{name}-{size}") for size in (1, 2))
+    assert [row["examples"] for row in double] == ROWS[name] * 2
+    assert [row["examples"] for row in single] == ROWS[name] * 2
+    np.testing.assert_allclose([row["loss"] for row in double], [row["loss"] for row in single], rtol=1e-5)
     a, b = (load_file(runs / f"{name}-{size}" / "model.safetensors") for size in (1, 2))
     assert a.keys() == b.keys()
     for weight in a:

@@ -36,20 +36,20 @@ SHORT = {"max_seq_length": 64, "max_query_length": 16, "doc_stride": 24, "per_gp
 
 def answer(model: Path, questions: Path, output: Path, **flags: Any) -> dict[str, Any]:
     """Train and evaluate on the same questions; return eval_results.json."""
-    given = {"do_train": True, "do_eval": True, "train_file": questions, "predict_file": questions, **SHORT, **flags}
-    run_squad.main(model_name_or_path=str(model), output_dir=output, **given)
+    settings = {"do_train": True, "do_eval": True, "train_file": questions, "predict_file": questions, **SHORT, **flags}
+    run_squad.main(model_name_or_path=str(model), output_dir=output, **settings)
     return results(output)
 
 
 def judge(model: Path, data: Path, output: Path, **flags: Any) -> dict[str, Any]:
-    given = {"do_train": True, "do_eval": True, "task_name": "CoLA", "max_seq_length": 48, **flags}
-    run_glue.main(data_dir=data, model_name_or_path=str(model), output_dir=output, **given)
+    settings = {"do_train": True, "do_eval": True, "task_name": "CoLA", "max_seq_length": 48, **flags}
+    run_glue.main(data_dir=data, model_name_or_path=str(model), output_dir=output, **settings)
     return results(output)
 
 
 def results(output: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((output / "eval_results.json").read_text())
-    return found
+    scores: dict[str, Any] = json.loads((output / "eval_results.json").read_text())
+    return scores
 
 
 def losses(output: Path) -> list[float]:
@@ -67,16 +67,16 @@ def refused(capsys: pytest.CaptureFixture[str]) -> str:
 def test_answers_are_learnt_by_both_engines_and_given_by_both(model: Path, questions: Path, tmp_path: Path) -> None:
     flags = {"num_train_epochs": 40, "gradient_accumulation_steps": 2, **LEARN}
     outputs = [tmp_path / engine for engine in Engine]
-    one, other = (
+    first, second = (
         answer(model, questions, output, engine=engine, **flags) for engine, output in zip(Engine, outputs, strict=True)
     )
     assert losses(outputs[0])[:10] == pytest.approx(losses(outputs[1])[:10], rel=1e-4)
-    for found in (one, other):
-        assert found["PyTorch"]["f1"] > 90
-        assert found["onnxruntime"] == found["PyTorch"]
-        assert found["agreement"]["equal_answers"] == found["agreement"]["questions"] == 8
-        assert found["agreement"]["logits_within"] < 1e-4
-        assert found["training"]["examples"] > 8  # windows: some paragraphs take two
+    for report in (first, second):
+        assert report["PyTorch"]["f1"] > 90
+        assert report["onnxruntime"] == report["PyTorch"]
+        assert report["agreement"]["equal_answers"] == report["agreement"]["questions"] == 8
+        assert report["agreement"]["logits_within"] < 1e-4
+        assert report["training"]["examples"] > 8  # windows: some paragraphs take two
 
     said = json.loads((outputs[0] / "predictions.json").read_text())
     assert said == json.loads((outputs[0] / "predictions_onnx.json").read_text())
@@ -88,13 +88,13 @@ def test_answers_are_learnt_by_both_engines_and_given_by_both(model: Path, quest
     }
     assert said.keys() == truths.keys()
     exact = 100 * sum(said[key].strip(".") == truths[key] for key in truths) / len(truths)
-    assert one["PyTorch"]["exact_match"] == pytest.approx(exact)
+    assert first["PyTorch"]["exact_match"] == pytest.approx(exact)
     nbest = json.loads((outputs[0] / "nbest_predictions.json").read_text())
     assert all(nbest[key][0]["text"] == said[key] for key in said)
 
     # The written folder answers alone, as well as before, and its ONNX file takes a batch of any size.
     again = answer(outputs[0], questions, tmp_path / "again", do_train=False, per_gpu_eval_batch_size=3)
-    assert again["PyTorch"] == one["PyTorch"]
+    assert again["PyTorch"] == first["PyTorch"]
     session = onnxruntime.InferenceSession(outputs[0] / "model.onnx", providers=["CPUExecutionProvider"])
     ids = np.ones((1, 5), np.int64)
     start, end = session.run(None, {"input_ids": ids, "attention_mask": ids, "token_type_ids": ids})
@@ -104,7 +104,7 @@ def test_answers_are_learnt_by_both_engines_and_given_by_both(model: Path, quest
 def test_unanswerable_questions_are_learnt(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "train-v2.0.json"
     path.write_text(json.dumps(squad(unanswerable=True)))
-    found = answer(
+    report = answer(
         model,
         path,
         tmp_path / "run",
@@ -113,7 +113,7 @@ def test_unanswerable_questions_are_learnt(model: Path, tmp_path: Path) -> None:
         dropout=0.0,
         version_2_with_negative=True,
     )
-    scores = found["PyTorch"]
+    scores = report["PyTorch"]
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (8, 2)
     assert scores["NoAns_f1"] == 100
     assert scores["HasAns_f1"] > 80
@@ -123,18 +123,18 @@ def test_unanswerable_questions_are_learnt(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_last_articles_are_held_out(model: Path, questions: Path, tmp_path: Path) -> None:
-    found = answer(model, questions, tmp_path, predict_file=None, holdout_articles=0.3, **ONE_STEP)
-    assert found["agreement"]["questions"] == 2  # of the last of three articles
+    report = answer(model, questions, tmp_path, predict_file=None, holdout_articles=0.3, **ONE_STEP)
+    assert report["agreement"]["questions"] == 2  # of the last of three articles
     assert set(json.loads((tmp_path / "predictions.json").read_text())) == {"Salt-0-0", "Salt-0-1"}
 
 
 def test_sentences_are_learnt_by_both_engines_and_judged_by_both(model: Path, cola: Path, tmp_path: Path) -> None:
     outputs = [tmp_path / engine for engine in Engine]
     for engine, output in zip(Engine, outputs, strict=True):
-        found = judge(model, cola, output, engine=engine, num_train_epochs=20, **LEARN)["cola"]
-        assert found["PyTorch"]["mcc"] > 0.9
-        assert found["onnxruntime"] == found["PyTorch"]
-        assert found["agreement"]["equal_predictions"] == found["agreement"]["examples"] == 22
+        report = judge(model, cola, output, engine=engine, num_train_epochs=20, **LEARN)["cola"]
+        assert report["PyTorch"]["mcc"] > 0.9
+        assert report["onnxruntime"] == report["PyTorch"]
+        assert report["agreement"]["equal_predictions"] == report["agreement"]["examples"] == 22
     assert losses(outputs[0])[:10] == pytest.approx(losses(outputs[1])[:10], rel=1e-4)
     rows = [line.split("\t") for line in (outputs[0] / "predictions_cola.tsv").read_text().splitlines()]
     assert rows[0] == ["index", "pytorch", "onnxruntime", "label"]
@@ -146,24 +146,24 @@ def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_p
     pairs = list(zip(texts, texts[1:] + texts[:1], strict=True))
     folder = tmp_path / "data"
     folder.mkdir()
-    rows = [f"{one}\t{two}\t{5 * (len(one) > len(two))}.0" for one, two in pairs]
+    rows = [f"{first}\t{second}\t{5 * (len(first) > len(second))}.0" for first, second in pairs]
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
-    found = judge(
+    report = judge(
         model, folder, tmp_path / "sts", task_name="stsb", learning_rate=5e-3, num_train_epochs=20, dropout=0.0
     )
-    assert found["sts-b"]["PyTorch"]["pearson"] > 0.9
-    assert found["sts-b"]["onnxruntime"] == pytest.approx(found["sts-b"]["PyTorch"], abs=1e-5)
+    assert report["sts-b"]["PyTorch"]["pearson"] > 0.9
+    assert report["sts-b"]["onnxruntime"] == pytest.approx(report["sts-b"]["PyTorch"], abs=1e-5)
 
     named = ("entailment", "neutral", "contradiction")
-    rows = [f"{one}\t{two}\t{named[number % 3]}" for number, (one, two) in enumerate(pairs)]
+    rows = [f"{first}\t{second}\t{named[number % 3]}" for number, (first, second) in enumerate(pairs)]
     for name in ("train.tsv", "dev_matched.tsv", "dev_mismatched.tsv"):
         (folder / name).write_text("\n".join(["sentence1\tsentence2\tgold_label", *rows]) + "\n")
-    found = judge(
+    report = judge(
         model, folder, tmp_path / "mnli", task_name="mnli", max_steps=2, max_train_samples=10, engine=Engine.pytorch
     )
-    assert found["training"]["examples"] == 10
-    assert found["mnli"]["PyTorch"]["mnli/acc"] == found["mnli-mm"]["PyTorch"]["mnli-mm/acc"]
+    assert report["training"]["examples"] == 10
+    assert report["mnli"]["PyTorch"]["mnli/acc"] == report["mnli-mm"]["PyTorch"]["mnli-mm/acc"]
     config = json.loads((tmp_path / "mnli" / "config.json").read_text())
     assert config["id2label"] == {"0": "contradiction", "1": "entailment", "2": "neutral"}
 
@@ -171,8 +171,8 @@ def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_p
 def test_half_precision_stays_near(model: Path, cola: Path, tmp_path: Path) -> None:
     flags = {"max_seq_length": 48, "dropout": 0.0, "learning_rate": 1e-3, "max_steps": 4}
     for name, more in (("full", {"engine": Engine.pytorch}), ("fp16", {"fp16": True}), ("bf16", {"bf16": True})):
-        given = {"model_name_or_path": str(model), "output_dir": tmp_path / name, "do_train": True, **flags, **more}
-        run_glue.main(task_name="cola", data_dir=cola, **given)
+        settings = {"model_name_or_path": str(model), "output_dir": tmp_path / name, "do_train": True, **flags, **more}
+        run_glue.main(task_name="cola", data_dir=cola, **settings)
     for name in ("fp16", "bf16"):
         assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "full"), rel=0.02)
         assert losses(tmp_path / name) != pytest.approx(losses(tmp_path / "full"), rel=1e-6)
@@ -185,8 +185,8 @@ DROPS = {"num_train_epochs": 12, "learning_rate": 1e-3, "save_steps": 2, "gradie
 
 
 def train(model: Path, output: Path, questions: Path, engine: Engine = Engine.pytorch, **flags: Any) -> None:
-    given = {"train_file": questions, "do_train": True, "engine": engine, **SHORT, **DROPS, **flags}
-    run_squad.main(model_name_or_path=str(model), output_dir=output, **given)
+    settings = {"train_file": questions, "do_train": True, "engine": engine, **SHORT, **DROPS, **flags}
+    run_squad.main(model_name_or_path=str(model), output_dir=output, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +196,10 @@ def uninterrupted(model: Path, questions: Path, tmp_path_factory: pytest.TempPat
     return output
 
 
-def equal(one: Path, other: Path) -> bool:
+def equal(run: Path, other: Path) -> bool:
     """Whether two runs' curves and weights are the same to the last bit."""
-    a, b = (load_file(path / "model.safetensors") for path in (one, other))
-    return losses(one) == losses(other) and all(np.array_equal(a[name], b[name]) for name in a)
+    a, b = (load_file(path / "model.safetensors") for path in (run, other))
+    return losses(run) == losses(other) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
@@ -225,8 +225,10 @@ def test_a_schedulers_sigterm_lets_the_update_end_and_the_same_command_goes_on(
 ) -> None:
     whole, parts, flags = tmp_path / "whole", tmp_path / "parts", {"num_train_epochs": 60, "save_steps": 1000}
     train(model, whole, questions, **flags)
-    given = {"model_name_or_path": model, "output_dir": parts, "train_file": questions, "logging_steps": 1}
-    words = [f"--{name}={value}" for name, value in {**given, **SHORT, **DROPS, **flags, "engine": "pytorch"}.items()]
+    settings = {"model_name_or_path": model, "output_dir": parts, "train_file": questions, "logging_steps": 1}
+    words = [
+        f"--{name}={value}" for name, value in {**settings, **SHORT, **DROPS, **flags, "engine": "pytorch"}.items()
+    ]
     command = Path(run_squad.__file__), ("--do_train", *words), tmp_path
     process, output, errors = start_file(*command)
     for line in lines_said(process, output):
@@ -329,9 +331,9 @@ def test_a_finished_run_is_not_made_again_and_another_is_not_mixed_with_it(
 def test_options_that_cannot_be_are_refused(
     flags: dict[str, Any], said: str, model: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"train_file": questions, "do_train": True, **SHORT, **flags}
+    settings = {"train_file": questions, "do_train": True, **SHORT, **flags}
     with pytest.raises(typer.Exit) as ended:
-        run_squad.main(model_name_or_path=str(model), output_dir=tmp_path, **given)
+        run_squad.main(model_name_or_path=str(model), output_dir=tmp_path, **settings)
     assert ended.value.exit_code == 2
     assert said in refused(capsys)
     assert not list(tmp_path.iterdir())
@@ -347,8 +349,8 @@ def test_an_answer_that_is_not_in_its_paragraph_is_named_or_left_out(
     with pytest.raises(typer.Exit):
         answer(model, path, tmp_path / "run")
     assert f"{path}: question Printing-0-1: '181' does not stand at character 95 of its paragraph" in refused(capsys)
-    found = answer(model, path, tmp_path / "run", skip_bad=True, **ONE_STEP)
-    assert found["agreement"]["questions"] == 7
+    report = answer(model, path, tmp_path / "run", skip_bad=True, **ONE_STEP)
+    assert report["agreement"]["questions"] == 7
     assert "1 bad ones left out" in capsys.readouterr().out
 
 
@@ -392,8 +394,8 @@ def test_models_that_do_not_fit_are_refused(
 ) -> None:
     def said(name: str | Path, **flags: Any) -> str:
         with pytest.raises(typer.Exit):
-            given = {"train_file": questions, "do_train": True, **SHORT, **flags}
-            run_squad.main(model_name_or_path=str(name), output_dir=tmp_path / "run", **given)
+            settings = {"train_file": questions, "do_train": True, **SHORT, **flags}
+            run_squad.main(model_name_or_path=str(name), output_dir=tmp_path / "run", **settings)
         return refused(capsys)
 
     size = len((model / "vocab.txt").read_text().splitlines())
@@ -425,17 +427,17 @@ def test_weights_of_a_pre_training_are_taken(model: Path, tmp_path: Path, capsys
     loaded = ModelFolder.open(flags, 48).load(flags, BertForSequenceClassification, speaker())
     assert "; random: classifier.bias, classifier.weight; engine: ontrain\n" in capsys.readouterr().out
     expected = pretrained.bert.state_dict()
-    found = loaded.get_submodule("bert").state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    weights = loaded.get_submodule("bert").state_dict()
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def test_a_vocabulary_that_pre_training_rounded_up_fits(model: Path, questions: Path, tmp_path: Path) -> None:
     size = len((model / "vocab.txt").read_text().splitlines())
     assert size % 8  # else there is nothing to round
     rounded = make_model(tmp_path / "rounded", vocab_size=-(-size // 8) * 8)
-    found = answer(rounded, questions, tmp_path / "run", **ONE_STEP)
-    assert found["agreement"]["logits_within"] < 1e-4
+    report = answer(rounded, questions, tmp_path / "run", **ONE_STEP)
+    assert report["agreement"]["logits_within"] < 1e-4
 
 
 def test_a_name_is_looked_up_on_the_hub(
@@ -456,8 +458,8 @@ def test_a_name_is_looked_up_on_the_hub(
     make_model(place / "snapshots" / ("0" * 40))
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0" * 40)
-    given = {"train_file": questions, "do_train": True, **ONE_STEP, **SHORT}
-    run_squad.main(model_name_or_path="someone/tiny", output_dir=tmp_path / "run", **given)
+    settings = {"train_file": questions, "do_train": True, **ONE_STEP, **SHORT}
+    run_squad.main(model_name_or_path="someone/tiny", output_dir=tmp_path / "run", **settings)
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 

@@ -31,11 +31,11 @@ FILES = {
 def test_each_tasks_file_is_read(task: str, end: str, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(FILES[task].replace("\n", end).encode())
-    found, bad = read_sentences(path, TASKS[task])
+    rows, bad = read_sentences(path, TASKS[task])
     assert bad == 0
-    assert found.first == [ONE, TWO]
-    assert found.second == (None if task in ("cola", "sst-2") else [TWO, ONE])
-    assert found.labels == ([0.0, 3.25] if task == "sts-b" else [0, 1])
+    assert rows.first == [ONE, TWO]
+    assert rows.second == (None if task in ("cola", "sst-2") else [TWO, ONE])
+    assert rows.labels == ([0.0, 3.25] if task == "sts-b" else [0, 1])
 
 
 def test_all_nine_tasks_are_there() -> None:
@@ -73,17 +73,17 @@ def test_what_cannot_be_read_is_named(task: str, content: bytes, said: str, tmp_
 def test_bad_lines_are_left_out_when_asked_for_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_text("a\t1\t\tx\na\t2\t\ty\nshort\n")
-    found, bad = read_sentences(path, TASKS["cola"], skip_bad=True)
-    assert (found.first, bad) == (["x"], 2)
+    rows, bad = read_sentences(path, TASKS["cola"], skip_bad=True)
+    assert (rows.first, bad) == (["x"], 2)
 
 
 def test_pairs_are_cut_by_hand(tmp_path: Path) -> None:
     vocab = tmp_path / "vocab.txt"
     vocab.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdef"]) + "\n")
     pairs = Sentences(["A b", "a b c d e"], ["c", "f"], [0, 1])
-    made = encode(pairs, vocab, max_seq_length=7)
-    assert made["input_ids"].tolist() == [[2, 5, 6, 3, 7, 3, 0], [2, 5, 6, 7, 3, 10, 3]]  # the longer loses two
-    assert made["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]]
-    assert made["attention_mask"].tolist() == [[1] * 6 + [0], [1] * 7]
+    batch = encode(pairs, vocab, max_seq_length=7)
+    assert batch["input_ids"].tolist() == [[2, 5, 6, 3, 7, 3, 0], [2, 5, 6, 7, 3, 10, 3]]  # the longer loses two
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1, 1]]
+    assert batch["attention_mask"].tolist() == [[1] * 6 + [0], [1] * 7]
     alone = encode(Sentences(["A b"], None, [0]), vocab)
     assert alone["input_ids"].tolist() == [[2, 5, 6, 3]]

@@ -36,12 +36,12 @@ def predicted(path: Path, labels: tuple[str, ...]) -> list[NDArray[np.float64]]:
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """1 for the least; equal ones have the mean of theirs."""
-    return np.array([(values < one).sum() + ((values == one).sum() + 1) / 2 for one in values])
+    return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
 
 
-def correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """0 where the model says the same of all; of two classes this is Matthews'."""
-    return float(np.corrcoef(one, other)[0, 1]) if np.ptp(one) else 0.0
+    return float(np.corrcoef(x, y)[0, 1]) if np.ptp(x) else 0.0
 
 
 def expected(name: str, said: NDArray[np.float64], label: NDArray[np.float64]) -> float:

@@ -44,7 +44,7 @@ def squad(*, unanswerable: bool = False) -> dict[str, Any]:
     """The articles in SQuAD's form; with `unanswerable`, a question without answer in each of two paragraphs."""
     data, none = [], list(UNANSWERABLE) if unanswerable else []
     for title, paragraphs in ARTICLES.items():
-        made = []
+        contexts = []
         for number, (context, pairs) in enumerate(paragraphs):
             qas: list[dict[str, Any]] = [
                 {
@@ -57,16 +57,16 @@ def squad(*, unanswerable: bool = False) -> dict[str, Any]:
             if none:
                 text = none.pop()
                 qas.append({"id": f"{title}-{number}-none", "question": text, "answers": [], "is_impossible": True})
-            made.append({"context": context, "qas": qas})
-        data.append({"title": title, "paragraphs": made})
+            contexts.append({"context": context, "qas": qas})
+        data.append({"title": title, "paragraphs": contexts})
     return {"version": "1.1", "data": data}
 
 
 def sentences() -> list[tuple[str, int]]:
     """The articles' sentences as they stand (1), and with their words in the reverse order (0)."""
     texts = [context for paragraphs in ARTICLES.values() for context, _ in paragraphs]
-    found = [sentence for text in texts for sentence in re.split(r"(?<=\.) ", text)]
-    return [pair for one in found for pair in ((one, 1), (" ".join(reversed(one.split())), 0))]
+    pieces = [sentence for text in texts for sentence in re.split(r"(?<=\.) ", text)]
+    return [pair for sentence in pieces for pair in ((sentence, 1), (" ".join(reversed(sentence.split())), 0))]
 
 
 def make_model(folder: Path, **changes: Any) -> Path:
@@ -76,8 +76,8 @@ def make_model(folder: Path, **changes: Any) -> Path:
 
     texts = [context for paragraphs in ARTICLES.values() for context, _ in paragraphs]
     texts += [question for paragraphs in ARTICLES.values() for _, pairs in paragraphs for question, _ in pairs]
-    found = re.findall(r"\w+|[^\w\s]", " ".join([*texts, *UNANSWERABLE]).lower())
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(found)]
+    tokens = re.findall(r"\w+|[^\w\s]", " ".join([*texts, *UNANSWERABLE]).lower())
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(tokens)]
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     config = BertConfig(**{"vocab_size": len(words), "max_position_embeddings": 96, **sizes, **changes})

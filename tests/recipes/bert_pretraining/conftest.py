@@ -40,8 +40,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("".join(" ".join(lines) + "\n\n" for lines in articles if lines), encoding="utf-8")
     vocab = folder / "vocab.txt"
     vocab.write_text("\n".join(_vocabulary(text.read_text(encoding="utf-8").lower())) + "\n", encoding="utf-8")
-    parts, found = segment([text], folder / "segmented", 1)
-    write_shards(distribute(found, "wiki", 3, 1, 0.2), found, parts, folder / "shards", 1)
+    parts, segmented = segment([text], folder / "segmented", 1)
+    write_shards(distribute(segmented, "wiki", 3, 1, 0.2), segmented, parts, folder / "shards", 1)
     for phase, (length, predictions) in LENGTHS.items():
         settings = Settings(max_seq_length=length, max_predictions_per_seq=predictions, dupe_factor=1)
         create(sorted((folder / "shards").glob("*.txt")), folder / f"phase{phase}", vocab, settings, 1)
@@ -53,7 +53,7 @@ def _vocabulary(text: str) -> list[str]:
     characters = sorted(set(re.findall(r"\S", text)))
     frequent = [word for word, count in Counter(re.findall(r"[a-z]+", text)).most_common(500) if len(word) > 1]
     words = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words += [*characters, *(f"##{one}" for one in characters if one.isalnum()), *frequent]
+    words += [*characters, *(f"##{character}" for character in characters if character.isalnum()), *frequent]
     words = list(dict.fromkeys(words))
     return words if len(words) % 8 else [*words, "##s"]
 

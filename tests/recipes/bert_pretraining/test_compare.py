@@ -47,8 +47,8 @@ def test_curves_that_differ_end_with_exit_code_1_and_a_picture_of_both(corpus: P
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert "largest difference of the curves 0.3" in done.stdout
-    found = json.loads((tmp_path / "both.json").read_text())
-    assert [point[0] for point in found["runs"][1]["curve"]] == [1, 2, 3, 4, 5]
+    report = json.loads((tmp_path / "both.json").read_text())
+    assert [point[0] for point in report["runs"][1]["curve"]] == [1, 2, 3, 4, 5]
     picture = ET.parse(tmp_path / "both.svg").getroot()
     lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
     first, second = ([float(point.split(",")[1]) for point in line.get("points", "").split()] for line in lines)

@@ -67,20 +67,20 @@ def test_to_hugging_face_and_back_nothing_changes(
 def test_nvidias_and_onnxruntimes_names_are_understood() -> None:
     from pretraining.weights import own_names
 
-    one = torch.zeros(1)
-    found = own_names(
+    zero = torch.zeros(1)
+    names = own_names(
         {
-            "model_.bert_.bert.encoder.layer.0.intermediate.dense_act.weight": one,
-            "module.bert.pooler.dense_act.bias": one,
-            "bert.embeddings.LayerNorm.gamma": one,
-            "cls.predictions.decoder.weight": one,
-            "bert.embeddings.word_embeddings.weight": one,
-            "Moment_1_bert.pooler.dense.bias": one,
-            "bert.pooler.dense.bias_fp16": one,
-            "embeddings.LayerNorm.bias": one,
+            "model_.bert_.bert.encoder.layer.0.intermediate.dense_act.weight": zero,
+            "module.bert.pooler.dense_act.bias": zero,
+            "bert.embeddings.LayerNorm.gamma": zero,
+            "cls.predictions.decoder.weight": zero,
+            "bert.embeddings.word_embeddings.weight": zero,
+            "Moment_1_bert.pooler.dense.bias": zero,
+            "bert.pooler.dense.bias_fp16": zero,
+            "embeddings.LayerNorm.bias": zero,
         }
     )
-    assert set(found) == {
+    assert set(names) == {
         "bert.encoder.layer.0.intermediate.dense.weight",
         "bert.pooler.dense.bias",
         "bert.embeddings.LayerNorm.weight",

@@ -27,9 +27,9 @@ class Killed(BaseException):
 
 
 def state(output: Path) -> dict[str, torch.Tensor]:
-    found = load_file(output / f"ckpt_{STEPS}" / "model.safetensors")
-    assert found
-    return found
+    tensors = load_file(output / f"ckpt_{STEPS}" / "model.safetensors")
+    assert tensors
+    return tensors
 
 
 def curve(output: Path) -> list[tuple[float, ...]]:

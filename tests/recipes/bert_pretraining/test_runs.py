@@ -90,7 +90,7 @@ def _check_onnx(output: Path, corpus: Path) -> None:
 
     batch = next(iter(PretrainingData(corpus / "phase2", batch_size=3, seed=1)))
     session = onnxruntime.InferenceSession(str(output / "final_bert.onnx"))
-    feeds = dict(zip(("input_ids", "segment_ids", "input_mask"), (one.numpy() for one in batch), strict=False))
+    feeds = dict(zip(("input_ids", "segment_ids", "input_mask"), (tensor.numpy() for tensor in batch), strict=False))
     scores, follows = session.run(["prediction_scores", "seq_relationship_score"], feeds)
     state = load_file(output / "ckpt_10" / "model.safetensors")
     words = state["bert.embeddings.word_embeddings.weight"]

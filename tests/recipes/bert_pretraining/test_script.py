@@ -50,9 +50,9 @@ def _parsed(line: str) -> Started:
     }
 
 
-def positions(**given: str) -> list[str]:
+def positions(**values: str) -> list[str]:
     """Positional parameters, by number: p4="1"."""
-    return [given.get(f"p{i}", "") for i in range(1, 28)]
+    return [values.get(f"p{i}", "") for i in range(1, 28)]
 
 
 def test_both_phases_with_the_published_numbers(script: Callable[..., tuple[int, str, list[Started]]]) -> None:
@@ -69,11 +69,11 @@ def test_both_phases_with_the_published_numbers(script: Callable[..., tuple[int,
     assert (second["--train_batch_size"], second["--gradient_accumulation_steps"]) == ("4096", "256")
     assert {"--phase2", "--resume_from_checkpoint"} <= set(second)
     assert second["--phase1_end_step"] == "7038"
-    for one, length, predictions in ((first, "128", "20"), (second, "512", "80")):
-        assert (one["--max_seq_length"], one["--max_predictions_per_seq"]) == (length, predictions)
-        assert {"--fp16", "--do_train", "--allreduce_post_accumulation"} <= set(one)
-        assert one["--seed"] == "42"
-        assert "--gpu_memory_limit_gb" not in one
+    for flags, length, predictions in ((first, "128", "20"), (second, "512", "80")):
+        assert (flags["--max_seq_length"], flags["--max_predictions_per_seq"]) == (length, predictions)
+        assert {"--fp16", "--do_train", "--allreduce_post_accumulation"} <= set(flags)
+        assert flags["--seed"] == "42"
+        assert "--gpu_memory_limit_gb" not in flags
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_batches_follow_gpus_and_memory(
     gpus: str, memory: str, phase1: str, phase2: str, script: Callable[..., tuple[int, str, list[Started]]]
 ) -> None:
     _, _, commands = script(*positions(p4=gpus, p26=memory, p9="false"))
-    found = [f"{flags['--train_batch_size']}/{flags['--gradient_accumulation_steps']}" for _, flags in commands]
-    assert found == [phase1, phase2]
+    sizes = [f"{flags['--train_batch_size']}/{flags['--gradient_accumulation_steps']}" for _, flags in commands]
+    assert sizes == [phase1, phase2]
     assert [flags["--gpu_memory_limit_gb"] for _, flags in commands] == [memory, memory]
 
 

@@ -28,7 +28,7 @@ def textbook(corpus: Path, config: Path, phases: tuple[int, ...] = (6, 4), proce
     torch.manual_seed(42)
     model = BertForPreTraining(BertConfig(**{**sizes, "vocab_size": -(-sizes["vocab_size"] // 8) * 8})).train()
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
-    decayed = [p for p in model.parameters() if all(p is not one for one in plain)]
+    decayed = [p for p in model.parameters() if all(p is not other for other in plain)]
     lamb = Lamb(decayed, 0.0, (0.9, 0.999), 1e-6, 0.01)
     lamb.add_param_group({"params": plain, "decay": 0.0})
     curve = []

@@ -38,41 +38,41 @@ def asked(answer: dict[str, Any]) -> dict[str, Any]:
 def test_windows_by_hand(vocab_file: Path) -> None:
     # 7 tokens of paragraph, room for 9 − 2 − 3 = 4, a new window every 2.
     question = Question("q", "who ?", "A b cx. d e", ("cx",), 4)
-    made = cut_windows([question], vocab_file, max_seq_length=9, doc_stride=2, max_query_length=2)
-    assert [words(made, row) for row in range(3)] == [
+    windows = cut_windows([question], vocab_file, max_seq_length=9, doc_stride=2, max_query_length=2)
+    assert [words(windows, row) for row in range(3)] == [
         "[CLS] who ? [SEP] a b c ##x [SEP]",
         "[CLS] who ? [SEP] c ##x . d [SEP]",
         "[CLS] who ? [SEP] . d e [SEP] [PAD]",
     ]
-    assert made.segment_ids.tolist() == [[0] * 4 + [1] * 5, [0] * 4 + [1] * 5, [0] * 4 + [1] * 4 + [0]]
-    assert made.input_mask.sum(axis=1).tolist() == [9, 9, 8]
-    assert made.start_positions.tolist() == [6, 4, 0]
-    assert made.end_positions.tolist() == [7, 5, 0]
-    assert made.characters[0, 4:8].tolist() == [[0, 1], [2, 3], [4, 5], [5, 6]]
-    assert (made.characters[0, :4] == -1).all()
+    assert windows.segment_ids.tolist() == [[0] * 4 + [1] * 5, [0] * 4 + [1] * 5, [0] * 4 + [1] * 4 + [0]]
+    assert windows.input_mask.sum(axis=1).tolist() == [9, 9, 8]
+    assert windows.start_positions.tolist() == [6, 4, 0]
+    assert windows.end_positions.tolist() == [7, 5, 0]
+    assert windows.characters[0, 4:8].tolist() == [[0, 1], [2, 3], [4, 5], [5, 6]]
+    assert (windows.characters[0, :4] == -1).all()
     # c: one token on its left in the first window (its right has one), none in the second; . has one on each side in
     # the second (minimum 1) and none on the left in the third.
-    assert [np.flatnonzero(row).tolist() for row in made.widest] == [[4, 5, 6], [5, 6], [5, 6]]
+    assert [np.flatnonzero(row).tolist() for row in windows.widest] == [[4, 5, 6], [5, 6], [5, 6]]
 
 
 def test_every_token_of_a_paragraph_counts_in_one_window(vocab_file: Path, rng: np.random.Generator) -> None:
     context = " ".join(rng.choice(list("abcdefghij"), 50))
-    made = cut_windows(
+    windows = cut_windows(
         [Question("q", "who?", context, (), -1)], vocab_file, max_seq_length=20, doc_stride=5, max_query_length=4
     )
-    places = made.characters[made.widest][:, 0]
+    places = windows.characters[windows.widest][:, 0]
     assert sorted(places.tolist()) == list(range(0, 100, 2))
 
 
 def test_a_long_question_is_cut_and_a_short_one_leaves_its_room_to_the_paragraph(vocab_file: Path) -> None:
     questions = [Question("q", "a b c d e", "f g h i", (), -1), Question("r", "a", "f g h i", (), -1)]
-    made = cut_windows(questions, vocab_file, max_seq_length=8, doc_stride=2, max_query_length=3)
-    assert [words(made, row) for row in range(3)] == [
+    windows = cut_windows(questions, vocab_file, max_seq_length=8, doc_stride=2, max_query_length=3)
+    assert [words(windows, row) for row in range(3)] == [
         "[CLS] a b c [SEP] f g [SEP]",
         "[CLS] a b c [SEP] h i [SEP]",
         "[CLS] a [SEP] f g h i [SEP]",
     ]
-    assert made.question.tolist() == [0, 0, 1]
+    assert windows.question.tolist() == [0, 0, 1]
 
 
 def test_perfect_logits_give_the_answers_back(vocab_file: Path, rng: np.random.Generator) -> None:
@@ -84,12 +84,12 @@ def test_perfect_logits_give_the_answers_back(vocab_file: Path, rng: np.random.G
         answer = " ".join(letters[first : first + int(rng.integers(1, 5))])
         start = len(" ".join(letters[:first])) + (first > 0)
         questions.append(Question(str(number), "who?", context, (answer,), start))
-    made = cut_windows(questions, vocab_file, max_seq_length=24, doc_stride=8, max_query_length=4)
-    rows = np.arange(len(made.question))
-    start, end = np.zeros((2, *made.input_ids.shape))
-    start[rows, made.start_positions] = end[rows, made.end_positions] = 5
-    found = best_answers(questions, made, start, end)
-    assert found.predictions == {question.id: question.answers[0] for question in questions}
+    windows = cut_windows(questions, vocab_file, max_seq_length=24, doc_stride=8, max_query_length=4)
+    rows = np.arange(len(windows.question))
+    start, end = np.zeros((2, *windows.input_ids.shape))
+    start[rows, windows.start_positions] = end[rows, windows.end_positions] = 5
+    answers = best_answers(questions, windows, start, end)
+    assert answers.predictions == {question.id: question.answers[0] for question in questions}
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -97,46 +97,46 @@ def test_answers_equal_those_of_trying_every_span(vocab_file: Path, rng: np.rand
     questions = [
         Question(str(number), "who?", " ".join(rng.choice(list("abcdefghij"), 30)), (), -1) for number in range(8)
     ]
-    made = cut_windows(questions, vocab_file, max_seq_length=24, doc_stride=6, max_query_length=4)
-    start, end = rng.normal(size=(2, *made.input_ids.shape))
-    found = best_answers(questions, made, start, end, n_best_size=24, max_answer_length=3, version_2=version_2)
+    windows = cut_windows(questions, vocab_file, max_seq_length=24, doc_stride=6, max_query_length=4)
+    start, end = rng.normal(size=(2, *windows.input_ids.shape))
+    answers = best_answers(questions, windows, start, end, n_best_size=24, max_answer_length=3, version_2=version_2)
     for number, question in enumerate(questions):
         spans: dict[str, float] = {}
         none = []
-        for row in np.flatnonzero(made.question == number):
+        for row in np.flatnonzero(windows.question == number):
             none.append(start[row, 0] + end[row, 0])
             for i in range(24):
                 for j in range(i, min(i + 3, 24)):
-                    if made.widest[row, i] and made.characters[row, j, 0] >= 0:
-                        text = question.context[made.characters[row, i, 0] : made.characters[row, j, 1]]
+                    if windows.widest[row, i] and windows.characters[row, j, 0] >= 0:
+                        text = question.context[windows.characters[row, i, 0] : windows.characters[row, j, 1]]
                         spans[text] = max(spans.get(text, -1e9), start[row, i] + end[row, j])
         best = max(spans, key=lambda text: spans[text])
-        nbest = found.nbest[question.id]
+        nbest = answers.nbest[question.id]
         if version_2:
             odds = min(none) - spans[best]
-            assert found.null_odds[question.id] == pytest.approx(odds)
-            assert found.predictions[question.id] == ("" if odds > 0 else best)
+            assert answers.null_odds[question.id] == pytest.approx(odds)
+            assert answers.predictions[question.id] == ("" if odds > 0 else best)
             assert len(nbest) == 25
         else:
-            assert found.predictions[question.id] == best
+            assert answers.predictions[question.id] == best
             assert len(nbest) == 24
-            assert [one["text"] for one in nbest] == sorted(spans, key=lambda text: -spans[text])[:24]
-        assert sum(one["probability"] for one in nbest) == pytest.approx(1)
-        scores = [one["start_logit"] + one["end_logit"] for one in nbest]
+            assert [answer["text"] for answer in nbest] == sorted(spans, key=lambda text: -spans[text])[:24]
+        assert sum(answer["probability"] for answer in nbest) == pytest.approx(1)
+        scores = [answer["start_logit"] + answer["end_logit"] for answer in nbest]
         assert scores == sorted(scores, reverse=True)
         assert nbest[0]["probability"] / nbest[1]["probability"] == pytest.approx(np.exp(scores[0] - scores[1]))
-    json.dumps(found.nbest)  # as nbest_predictions.json wants it
+    json.dumps(answers.nbest)  # as nbest_predictions.json wants it
 
 
 def test_a_threshold_shifts_between_an_answer_and_none(vocab_file: Path) -> None:
     question = Question("q", "who?", "a b", (), -1)
-    made = cut_windows([question], vocab_file, max_seq_length=12, doc_stride=2, max_query_length=4)
+    windows = cut_windows([question], vocab_file, max_seq_length=12, doc_stride=2, max_query_length=4)
     start, end = np.zeros((2, 1, 12))
     start[0, 0], start[0, 4] = 3.0, 2.0  # none leads by 1
     for threshold, said in ((0.0, ""), (1.5, "a")):
-        found = best_answers([question], made, start, end, version_2=True, null_score_diff_threshold=threshold)
-        assert found.predictions == {"q": said}
-        assert found.null_odds == {"q": 1.0}
+        answers = best_answers([question], windows, start, end, version_2=True, null_score_diff_threshold=threshold)
+        assert answers.predictions == {"q": said}
+        assert answers.null_odds == {"q": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_lengths_and_logits_that_do_not_fit_are_refused(vocab_file: Path) -> Non
         cut_windows([question], vocab_file, max_seq_length=10, max_query_length=-5)
     with pytest.raises(DataError, match="--doc_stride 8 would leave out tokens between windows of 5"):
         cut_windows([question], vocab_file, max_seq_length=12, max_query_length=4, doc_stride=8)
-    made = cut_windows([question], vocab_file, max_seq_length=12, max_query_length=4, doc_stride=2)
+    windows = cut_windows([question], vocab_file, max_seq_length=12, max_query_length=4, doc_stride=2)
     with pytest.raises(DataError, match=r"logits \[1, 5\] and \[1, 12\] are not those of windows \[1, 12\]"):
-        best_answers([question], made, np.zeros((1, 5)), np.zeros((1, 12)))
+        best_answers([question], windows, np.zeros((1, 5)), np.zeros((1, 12)))
     with pytest.raises(DataError, match="not finite"):
-        best_answers([question], made, np.full((1, 12), np.nan), np.zeros((1, 12)))
+        best_answers([question], windows, np.full((1, 12), np.nan), np.zeros((1, 12)))

@@ -25,9 +25,9 @@ def squad(truths: dict[str, str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize(("said", "value"), [("1976", 100.0), ("1999", 0.0)])
 def test_the_largest_and_the_smallest_score(said: str, value: float) -> None:
     (key,) = [key for key, text in ANSWERS.items() if text == "1976"]
-    data, given = squad({key: "1976"}), {key: said}
-    assert score_v1(data, given) == {"exact_match": value, "f1": value}
-    assert score_v2(data, given, {key: 0.0}) == {
+    data, predictions = squad({key: "1976"}), {key: said}
+    assert score_v1(data, predictions) == {"exact_match": value, "f1": value}
+    assert score_v2(data, predictions, {key: 0.0}) == {
         "exact": value, "f1": value, "total": 1,
         "HasAns_exact": value, "HasAns_f1": value, "HasAns_total": 1,
         "best_exact": value, "best_exact_thresh": 0.0, "best_f1": value, "best_f1_thresh": 0.0,

@@ -87,12 +87,12 @@ def test_thresholds_of_no_answer_are_applied_and_the_best_is_found() -> None:
 
 
 def test_a_question_without_prediction_is_refused() -> None:
-    data, given = dict(q1=["x"], q2=["y"]), {"q1": "x"}
+    data, predictions = dict(q1=["x"], q2=["y"]), {"q1": "x"}
     for score in (score_v1, score_v2):
         with pytest.raises(ScoreError, match="no prediction for 1 of 2 questions, q2 first"):
-            score(data, given)
+            score(data, predictions)
     with pytest.raises(ScoreError, match="no_answer has no number for 2 of 2"):
-        score_v2(data, {**given, "q2": "y"}, {})
+        score_v2(data, {**predictions, "q2": "y"}, {})
 
 
 def test_no_questions_have_no_score() -> None:

@@ -16,9 +16,9 @@ FILES = [ROOT / "docker" / "Dockerfile.cpu", ROOT / "docker" / "Dockerfile.cuda"
 
 def linter(name: str) -> str:
     """A program of the environment that runs the tests."""
-    found = shutil.which(name, path=str(Path(sys.executable).parent))
-    assert found, f"{name} is not beside {sys.executable}; make test installs it"
-    return found
+    program = shutil.which(name, path=str(Path(sys.executable).parent))
+    assert program, f"{name} is not beside {sys.executable}; make test installs it"
+    return program
 
 
 def lint(*command: object) -> subprocess.CompletedProcess[str]:
@@ -40,8 +40,8 @@ def test_hadolint_would_find_what_matters(tmp_path):
     bad.write_text(
         "FROM python\nRUN apt-get update && apt-get install -y openmpi-bin\nRUN pip install torch\nUSER root\n"
     )
-    found = lint(linter("hadolint"), bad).stdout
-    assert {"DL3006", "DL3008", "DL3013", "DL3002"} <= set(re.findall(r"DL\d{4}", found))
+    report = lint(linter("hadolint"), bad).stdout
+    assert {"DL3006", "DL3008", "DL3013", "DL3002"} <= set(re.findall(r"DL\d{4}", report))
 
 
 def test_shellcheck_finds_nothing():

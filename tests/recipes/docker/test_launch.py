@@ -46,7 +46,7 @@ def arguments(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def values(said: list[str], option: str) -> list[str]:
-    return [said[i + 1] for i, one in enumerate(said) if one == option]
+    return [said[i + 1] for i, word in enumerate(said) if word == option]
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -101,10 +101,10 @@ def test_gpt2_gets_its_texts_and_the_callers_settings(engine, tmp_path):
     said = arguments(
         call("launch.sh", "gpt2", "--max_steps=9", cwd=tmp_path, path=engine, DATA=".", TEST_FILE="/data/x")
     )
-    given = values(said, "--env")
-    assert {"TRAIN_FILE=/data/wiki.train.tokens", "TEST_FILE=/data/x", "num_gpus", "use_ort"} <= set(given)
+    settings = values(said, "--env")
+    assert {"TRAIN_FILE=/data/wiki.train.tokens", "TEST_FILE=/data/x", "num_gpus", "use_ort"} <= set(settings)
     script = (ROOT / "recipes" / "gpt2" / "run_lm.sh").read_text()
-    assert all(name.partition("=")[0] in script for name in given if not name.startswith("HOME="))
+    assert all(name.partition("=")[0] in script for name in settings if not name.startswith("HOME="))
 
 
 def test_data_is_read_only_but_where_it_is_made(engine, tmp_path):

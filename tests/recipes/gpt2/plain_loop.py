@@ -39,7 +39,7 @@ def losses(model_folder: Path, text: bytes) -> list[float]:
     groups = [{"params": matrices, "weight_decay": GOLDEN["weight_decay"]}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=GOLDEN["learning_rate"])
     schedule = get_linear_schedule_with_warmup(optimizer, GOLDEN["warmup_steps"], GOLDEN["max_steps"])
-    found = []
+    means = []
     for step in range(GOLDEN["max_steps"]):
         optimizer.zero_grad()
         mean = 0.0
@@ -53,8 +53,8 @@ def losses(model_folder: Path, text: bytes) -> list[float]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), GOLDEN["max_grad_norm"])
         optimizer.step()
         schedule.step()
-        found.append(mean)
-    return found
+        means.append(mean)
+    return means
 
 
 def write_model(folder: Path) -> Path:
@@ -80,7 +80,7 @@ def write_model(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        curve = losses(write_model(Path(made)), LICENSE.read_bytes())
-    CURVE.write_text(json.dumps([round(one, 6) for one in curve]) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        curve = losses(write_model(Path(folder)), LICENSE.read_bytes())
+    CURVE.write_text(json.dumps([round(loss, 6) for loss in curve]) + "\n")
     print(curve)

@@ -18,10 +18,10 @@ WORD = re.compile(r" ?l+| ?n+| ?o+|[ s]+(?![lno])|[ s]+")
 def words(text: str) -> Iterator[str]:
     classes, place = "".join(map(character_class, text)), 0
     while place < len(text):
-        found = CONTRACTION.match(text, place) or WORD.match(classes, place)
-        assert found is not None
-        yield text[place : found.end()]
-        place = found.end()
+        match = CONTRACTION.match(text, place) or WORD.match(classes, place)
+        assert match is not None
+        yield text[place : match.end()]
+        place = match.end()
 
 
 def character_class(character: str) -> str:

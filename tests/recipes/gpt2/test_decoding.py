@@ -70,10 +70,10 @@ def test_greedy_text_is_that_of_transformers_token_for_token(
 ) -> None:
     new = POSITIONS - length
     wanted = continued(model, ids[:, :length], new)
-    found = Decoder(path).generate(ids[:, :length], new)
-    assert found.tolist() == wanted.tolist()
-    assert len({tuple(row) for row in found[:, length:].tolist()}) == 3
-    assert all(len(set(row)) >= 4 for row in found[:, length:].tolist())
+    tokens = Decoder(path).generate(ids[:, :length], new)
+    assert tokens.tolist() == wanted.tolist()
+    assert len({tuple(row) for row in tokens[:, length:].tolist()}) == 3
+    assert all(len(set(row)) >= 4 for row in tokens[:, length:].tolist())
 
 
 def test_a_row_that_ends_is_filled_up_while_the_others_go_on(
@@ -83,10 +83,10 @@ def test_a_row_that_ends_is_filled_up_while_the_others_go_on(
     end = int(free[0, 12])  # what the first row writes as its fourth token
     ending = make_model(end)
     Exporter(ending).save(tmp_path / "model.onnx")
-    found = Decoder(tmp_path / "model.onnx").generate(ids, 10)
+    tokens = Decoder(tmp_path / "model.onnx").generate(ids, 10)
     wanted = continued(ending, ids, 10)
-    assert found.tolist() == wanted.tolist()
-    assert (found[0, 12:] == end).all() and (found[1:] == free[1:, : found.shape[1]]).all(axis=1).any()
+    assert tokens.tolist() == wanted.tolist()
+    assert (tokens[0, 12:] == end).all() and (tokens[1:] == free[1:, : tokens.shape[1]]).all(axis=1).any()
 
 
 def test_cached_scores_are_those_of_the_whole_text(model: GPT2LMHeadModel, path: Path, ids: np.ndarray) -> None:
@@ -134,8 +134,8 @@ def test_probabilities_are_those_of_transformers_samplers(
     if top_p < 1:
         chain.append(TopPLogitsWarper(top_p))
     wanted = chain(torch.zeros(4, 1), torch.from_numpy(scores).double()).softmax(-1)
-    found = Sampler(rng, temperature, top_k, top_p).probabilities(scores)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    probabilities = Sampler(rng, temperature, top_k, top_p).probabilities(scores)
+    np.testing.assert_allclose(probabilities, wanted, atol=1e-12)
 
 
 def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
@@ -146,8 +146,8 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     drawn = sampler(np.repeat(scores, 20_000, axis=0))
     counts = np.bincount(drawn, minlength=5)
     assert counts[[1, 3]].sum() == 0
-    kept = expected > 0
-    statistic = float(((counts - 20_000 * expected)[kept] ** 2 / (20_000 * expected[kept])).sum())
+    possible = expected > 0
+    statistic = float(((counts - 20_000 * expected)[possible] ** 2 / (20_000 * expected[possible])).sum())
     assert statistic < 13.8  # chi-square of 2 degrees of freedom: one in a thousand seeds is above
 
 
@@ -163,14 +163,14 @@ def test_a_seed_gives_one_text_and_another_seed_another(path: Path, ids: np.ndar
 def test_the_file_is_standard_and_names_its_cache(path: Path) -> None:
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
-    assert [one.domain for one in model.opset_import] == [""]
+    assert [entry.domain for entry in model.opset_import] == [""]
     names = [f"{layer}.{kind}" for layer in range(2) for kind in ("key", "value")]
-    assert [one.name for one in model.graph.input] == ["input_ids", *(f"past_key_values.{n}" for n in names)]
-    assert [one.name for one in model.graph.output] == ["logits", *(f"present.{n}" for n in names)]
-    dims = [one.dim_param or one.dim_value for one in model.graph.input[1].type.tensor_type.shape.dim]
+    assert [entry.name for entry in model.graph.input] == ["input_ids", *(f"past_key_values.{n}" for n in names)]
+    assert [entry.name for entry in model.graph.output] == ["logits", *(f"present.{n}" for n in names)]
+    dims = [dimension.dim_param or dimension.dim_value for dimension in model.graph.input[1].type.tensor_type.shape.dim]
     assert dims == ["batch", 4, "past_length", 8]
     read = {name for node in model.graph.node for name in node.input}
-    assert {one.name for one in model.graph.initializer} <= read  # onnxruntime warns of others
+    assert {tensor.name for tensor in model.graph.initializer} <= read  # onnxruntime warns of others
 
 
 def test_what_was_captured_once_is_written_with_the_present_weights(tmp_path: Path, ids: np.ndarray) -> None:

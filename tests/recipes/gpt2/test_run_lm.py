@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 
     def call(*args: object) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = run_lm.main([str(one) for one in args])
+        code = run_lm.main([str(word) for word in args])
         return code, *capsys.readouterr()
 
     return call
@@ -50,8 +50,8 @@ def small(bpe: Path, texts: Path) -> list[object]:
 
 
 def rows(output: Path, split: str = "train") -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in found if row["split"] == split]
+    logged = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in logged if row["split"] == split]
 
 
 def losses(output: Path) -> list[float]:
@@ -120,13 +120,13 @@ def _compare_with_transformers(output: Path, small: list[object], row: dict[str,
     model = GPT2LMHeadModel.from_pretrained(output).eval()
     tokenizer = ByteLevelBPETokenizer(str(output / "vocab.json"), str(output / "merges.txt"))
     ids = torch.tensor(tokenizer.encode(Path(str(small[4])).read_text()).ids)
-    pieces = [one for one in ids.split(16) if len(one) > 1]
+    pieces = [piece for piece in ids.split(16) if len(piece) > 1]
     with torch.no_grad():
-        sums = [model(input_ids=one[None], labels=one[None]).loss.double() * (len(one) - 1) for one in pieces]
+        sums = [model(input_ids=piece[None], labels=piece[None]).loss.double() * (len(piece) - 1) for piece in pieces]
         written = model.generate(
             ids[None, :8], attention_mask=torch.ones(1, 8), do_sample=False, max_new_tokens=8, pad_token_id=0
         )
-    mean = torch.stack(sums).sum() / sum(len(one) - 1 for one in pieces)
+    mean = torch.stack(sums).sum() / sum(len(piece) - 1 for piece in pieces)
     assert row["perplexity"] == pytest.approx(mean.exp().item(), rel=1e-5)
     assert row["greedy"] == tokenizer.decode(written[0].tolist(), skip_special_tokens=False)
 
@@ -190,7 +190,7 @@ def test_an_interrupt_writes_a_checkpoint_from_which_the_run_goes_on(
     assert (code, err) == (130, "")
     assert "interrupted after update 3; go on with\n  python recipes/gpt2/run_lm.py --do_train" in out
     assert out.rstrip().endswith("--resume_from_checkpoint")
-    assert [one.name for one in (tmp_path / "halves").glob("checkpoint-*")] == ["checkpoint-3"]
+    assert [path.name for path in (tmp_path / "halves").glob("checkpoint-*")] == ["checkpoint-3"]
     monkeypatch.undo()
     assert run(*options, "--output_dir", tmp_path / "halves", "--resume_from_checkpoint")[0] == 0
     assert losses(tmp_path / "halves") == losses(tmp_path / "whole")
@@ -238,11 +238,11 @@ def test_two_processes_of_the_shell_script_draw_the_curve_of_one_that_takes_thei
         "PYTHON": sys.executable, "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     changed = ["--config_overrides", f"{SMALL},{DRY}", *map(str, small[small.index("--block_size") :])]
-    made = subprocess.run(
+    process = subprocess.run(
         ["bash", str(run_lm.__file__).replace(".py", ".sh"), *changed],
         env=environment, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    assert process.returncode == 0, process.stderr
     output = tmp_path / "output-ort"
     results = json.loads((output / "results.json").read_text())
     assert results["machine"]["processes"] == 2
@@ -304,7 +304,7 @@ def test_every_option_at_fault_is_named_in_an_error_without_a_traceback(
     refused("are too many", "--do_eval", "--sample_length", 60)
     refused("--prompt is empty", "--do_eval", "--prompt", "")
     refused("--fp16 is not for the eager twin", "--engine", "pytorch", "--fp16")
-    refused("there is nothing to do", base=[one for one in small if one != "--do_train"])
+    refused("there is nothing to do", base=[word for word in small if word != "--do_train"])
     refused("there is no text to evaluate on", base=["--do_eval"])
     (tmp_path / "file").touch()
     code, _, err = run(*small, "--output_dir", tmp_path / "file" / "run")

@@ -142,10 +142,10 @@ def test_an_unusable_text_is_refused_by_file(bpe: Path, tmp_path: Path, content:
 def test_training_blocks_drop_the_rest_and_evaluation_keeps_it() -> None:
     ids = np.arange(100, 123)
     assert blocks(ids, 5).tolist() == ids[:20].reshape(4, 5).tolist()
-    made = list(batches(ids, 5, 3))
-    assert [one.shape for one in made] == [(3, 5), (1, 5), (1, 3)]
-    assert np.concatenate([one.reshape(-1) for one in made]).tolist() == ids.tolist()
-    assert [one.shape for one in batches(ids[:21], 5, 4)] == [(4, 5)]  # a lone last token predicts nothing
+    evaluation = list(batches(ids, 5, 3))
+    assert [block.shape for block in evaluation] == [(3, 5), (1, 5), (1, 3)]
+    assert np.concatenate([block.reshape(-1) for block in evaluation]).tolist() == ids.tolist()
+    assert [block.shape for block in batches(ids[:21], 5, 4)] == [(4, 5)]  # a lone last token predicts nothing
 
 
 def test_unigram_loss_counts_every_token_once_more() -> None:
@@ -167,12 +167,12 @@ def test_processes_share_an_update_and_together_read_each_block_once_an_epoch(pr
     own = [Batches(rows, 2, 2, rank, processes, seed=0) for rank in range(processes)]
     updates = own[0].updates_an_epoch
     assert updates == 26 // (4 * processes)
-    seen = [batch for one in own for number in range(updates) for batch in one.of_update(number)]
+    seen = [batch for process in own for number in range(updates) for batch in process.of_update(number)]
     assert all(batch.shape == (2, 4) for batch in seen)
     starts = sorted(int(row[0]) for batch in seen for row in batch)
     assert len(starts) == len(set(starts)) == updates * 4 * processes
     # The same update, whoever makes it: the joined rows do not depend on the number of processes.
-    joined = {int(row[0]) for one in own for batch in one.of_update(0) for row in batch}
+    joined = {int(row[0]) for process in own for batch in process.of_update(0) for row in batch}
     alone = Batches(rows, 2 * processes, 2, 0, 1, seed=0)
     assert joined == {int(row[0]) for batch in alone.of_update(0) for row in batch}
 

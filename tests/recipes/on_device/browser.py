@@ -73,10 +73,10 @@ class Page:
 
     def run(self, script: str) -> Any:
         """Return what a script evaluates to in the page, promises awaited."""
-        made = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in made:
-            raise AssertionError(made["exceptionDetails"])
-        return made["result"].get("value")
+        reply = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in reply:
+            raise AssertionError(reply["exceptionDetails"])
+        return reply["result"].get("value")
 
     def until(self, condition: str, seconds: int = 120) -> None:
         """Wait in the page until a script evaluates to something true."""

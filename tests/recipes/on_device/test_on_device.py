@@ -27,7 +27,7 @@ STEPS, RATE, BATCH = 10, 0.002, 32
 
 
 def run(*command, **settings):
-    done = subprocess.run([str(one) for one in command], capture_output=True, text=True, **settings)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -63,7 +63,7 @@ def with_modules(served, request):
 
 
 def shares(printed):
-    return [float(one) for one in re.findall(r"right ([\d.]+)", printed)]
+    return [float(share) for share in re.findall(r"right ([\d.]+)", printed)]
 
 
 def test_digits_are_learned_by_onnxruntime_and_numpy_alone(served):
@@ -91,7 +91,7 @@ def test_node_trains_the_weights_that_pytorch_trains(with_modules, tmp_path):
         sys.path.remove(str(RECIPE))
     module, (images, digits, _, _) = Classifier(), load()
     start = CheckpointState.load_checkpoint(with_modules / "artifacts" / "scratch" / "checkpoint")
-    module.load_state_dict({name: torch.from_numpy(one.data) for name, one in start.parameters})
+    module.load_state_dict({name: torch.from_numpy(parameter.data) for name, parameter in start.parameters})
     optimizer = FormerAdamW(module.parameters(), lr=RATE)
     for at in range(0, STEPS * BATCH, BATCH):
         optimizer.zero_grad()
@@ -118,7 +118,7 @@ try {{ readCheckpoint(buffer); }} catch (error) {{ console.log(error.message); }
 """)
     before, after = served / "artifacts" / "scratch" / "checkpoint", tmp_path / "after"
     assert run("node", script, before, after).strip() == "the checkpoint is damaged"
-    first, second = (CheckpointState.load_checkpoint(one) for one in (before, after))
+    first, second = (CheckpointState.load_checkpoint(path) for path in (before, after))
     for name, parameter in first.parameters:
         np.testing.assert_array_equal(second.parameters[name].data, parameter.data)
 

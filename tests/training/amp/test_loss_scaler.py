@@ -12,7 +12,7 @@ from ontrain.training.amp import DynamicLossScaler, LossScaler
 
 
 def after(scaler: LossScaler, finite: list[bool]) -> list[float]:
-    return [scaler.update(SimpleNamespace(all_finite=one)) for one in finite]
+    return [scaler.update(SimpleNamespace(all_finite=flag)) for flag in finite]
 
 
 def test_defaults_are_those_of_onnxruntime_training():

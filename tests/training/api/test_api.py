@@ -117,10 +117,10 @@ def test_gradients_add_up_until_they_are_reset(state, module, batch):
 
 def test_a_call_gives_arrays_for_arrays_and_values_for_values(module, batch):
     arrays = module.eval()(*batch)
-    made = module(*(onnxruntime.OrtValue.ortvalue_from_numpy(one) for one in batch))
-    assert all(isinstance(one, np.ndarray) for one in arrays)
-    assert all(isinstance(one, onnxruntime.OrtValue) for one in made)
-    np.testing.assert_array_equal(made[1].numpy(), arrays[1])
+    values = module(*(onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in batch))
+    assert all(isinstance(array, np.ndarray) for array in arrays)
+    assert all(isinstance(value, onnxruntime.OrtValue) for value in values)
+    np.testing.assert_array_equal(values[1].numpy(), arrays[1])
     assert (module.input_names(), module.output_names()) == (["x", "labels"], ["loss", "logits"])
 
 
@@ -236,7 +236,7 @@ def test_an_exported_model_needs_no_labels_and_gives_the_same(tmp_path, state, m
     _, logits = module.eval()(*batch)
     module.export_model_for_inferencing(tmp_path / "inference.onnx", ["logits"])
     session = onnxruntime.InferenceSession(tmp_path / "inference.onnx")
-    assert [one.name for one in session.get_inputs()] == ["x"]
+    assert [entry.name for entry in session.get_inputs()] == ["x"]
     np.testing.assert_allclose(session.run(None, {"x": batch[0]})[0], logits, atol=1e-6)
 
 
@@ -249,7 +249,7 @@ def test_the_files_own_output_can_be_exported_though_the_graphs_return_the_loss_
     assert module.eval()(x, labels).shape == ()
     module.export_model_for_inferencing(tmp_path / "inference.onnx", ["logits"])
     session = onnxruntime.InferenceSession(tmp_path / "inference.onnx")
-    assert [one.name for one in session.get_inputs()] == ["x"]
+    assert [entry.name for entry in session.get_inputs()] == ["x"]
     np.testing.assert_allclose(
         session.run(None, {"x": x})[0], network(torch.from_numpy(x)).detach(), rtol=1e-5, atol=1e-6
     )
@@ -265,10 +265,10 @@ WRONG_CALLS = {
 
 @pytest.mark.parametrize("case", WRONG_CALLS)
 def test_a_batch_that_does_not_fit_is_refused(case, module, state, batch):
-    given, message = WRONG_CALLS[case]
+    change, message = WRONG_CALLS[case]
     before = values(state)
     with pytest.raises(InputError, match=message):
-        module(*given(*batch))
+        module(*change(*batch))
     for name, value in values(state).items():
         np.testing.assert_array_equal(value, before[name])
 
@@ -355,5 +355,5 @@ def test_a_write_that_fails_leaves_the_checkpoint_that_was_there(folder, state, 
             CheckpointState.save_checkpoint(state, target)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [one.name for one in tmp_path.iterdir()] == ["checkpoint"]
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
     assert target.read_bytes() == before

@@ -18,40 +18,40 @@ NO_NUMBER = (None, True, "0.1", [], -1.0, float("nan"), float("inf"), np.zeros(2
 NO_COUNT = (None, True, 2.5, "3", -1, [])
 
 CALLS = {
-    "load_checkpoint": (NO_PATH, lambda f, s, m, o, given: CheckpointState.load_checkpoint(given)),
-    "save_checkpoint": (NO_PATH, lambda f, s, m, o, given: CheckpointState.save_checkpoint(s, given)),
-    "state to save": (NOTHING, lambda f, s, m, o, given: CheckpointState.save_checkpoint(given, f / "new")),
-    "with moments": (NO_FLAG, lambda f, s, m, o, given: CheckpointState.save_checkpoint(s, f / "new", given)),
-    "content": (NOTHING, lambda f, s, m, o, given: CheckpointState(given)),
-    "training model": (NO_PATH, lambda f, s, m, o, given: Module(given, s)),
-    "evaluation model": (NO_PATH[1:], lambda f, s, m, o, given: Module(f / "training_model.onnx", s, given)),
-    "state": (NOTHING, lambda f, s, m, o, given: Module(f / "training_model.onnx", given)),
-    "device": (NOTHING, lambda f, s, m, o, given: Module(f / "training_model.onnx", s, device=given)),
+    "load_checkpoint": (NO_PATH, lambda f, s, m, o, value: CheckpointState.load_checkpoint(value)),
+    "save_checkpoint": (NO_PATH, lambda f, s, m, o, value: CheckpointState.save_checkpoint(s, value)),
+    "state to save": (NOTHING, lambda f, s, m, o, value: CheckpointState.save_checkpoint(value, f / "new")),
+    "with moments": (NO_FLAG, lambda f, s, m, o, value: CheckpointState.save_checkpoint(s, f / "new", value)),
+    "content": (NOTHING, lambda f, s, m, o, value: CheckpointState(value)),
+    "training model": (NO_PATH, lambda f, s, m, o, value: Module(value, s)),
+    "evaluation model": (NO_PATH[1:], lambda f, s, m, o, value: Module(f / "training_model.onnx", s, value)),
+    "state": (NOTHING, lambda f, s, m, o, value: Module(f / "training_model.onnx", value)),
+    "device": (NOTHING, lambda f, s, m, o, value: Module(f / "training_model.onnx", s, device=value)),
     "session options": (
-        NOTHING[1:], lambda f, s, m, o, given: Module(f / "training_model.onnx", s, session_options=given),
+        NOTHING[1:], lambda f, s, m, o, value: Module(f / "training_model.onnx", s, session_options=value),
     ),
-    "optimizer model": (NO_PATH, lambda f, s, m, o, given: Optimizer(given, m)),
-    "module": (NOTHING, lambda f, s, m, o, given: Optimizer(f / "optimizer_model.onnx", given)),
-    "input": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, given: m(given, np.zeros(3, np.int64))),
-    "mode": (NO_FLAG, lambda f, s, m, o, given: m.train(given)),
-    "buffer": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, given: m.copy_buffer_to_parameters(given)),
-    "trained only": (NO_FLAG, lambda f, s, m, o, given: m.get_contiguous_parameters(given)),
-    "size of trained only": (NO_FLAG, lambda f, s, m, o, given: m.get_parameters_size(given)),
-    "exported file": (NO_PATH, lambda f, s, m, o, given: m.export_model_for_inferencing(given, ["logits"])),
+    "optimizer model": (NO_PATH, lambda f, s, m, o, value: Optimizer(value, m)),
+    "module": (NOTHING, lambda f, s, m, o, value: Optimizer(f / "optimizer_model.onnx", value)),
+    "input": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, value: m(value, np.zeros(3, np.int64))),
+    "mode": (NO_FLAG, lambda f, s, m, o, value: m.train(value)),
+    "buffer": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, value: m.copy_buffer_to_parameters(value)),
+    "trained only": (NO_FLAG, lambda f, s, m, o, value: m.get_contiguous_parameters(value)),
+    "size of trained only": (NO_FLAG, lambda f, s, m, o, value: m.get_parameters_size(value)),
+    "exported file": (NO_PATH, lambda f, s, m, o, value: m.export_model_for_inferencing(value, ["logits"])),
     "exported outputs": (
         (None, 3, "logits", b"logits", [], [3], ["nothing"], {"logits": 1}, np.zeros(2)),
-        lambda f, s, m, o, given: m.export_model_for_inferencing(f / "new", given),
+        lambda f, s, m, o, value: m.export_model_for_inferencing(f / "new", value),
     ),
-    "parameter": (NOTHING, lambda f, s, m, o, given: s.parameters[given]),
-    "parameter by itself": (NOTHING, lambda f, s, m, o, given: Parameter(given, s)),
-    "value": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, given: s.parameters.__setitem__("fc2.bias", given)),
-    "property": (NOTHING, lambda f, s, m, o, given: s[given]),
-    "name of a property": ((None, 3, b"a", [], {}), lambda f, s, m, o, given: s.__setitem__(given, 1)),
-    "learning rate": (NO_NUMBER, lambda f, s, m, o, given: o.set_learning_rate(given)),
-    "scheduled optimizer": (NOTHING, lambda f, s, m, o, given: LinearLRScheduler(given, 1, 3, 0.1)),
-    "warm-up": (NO_COUNT, lambda f, s, m, o, given: LinearLRScheduler(o, given, 3, 0.1)),
-    "total": ((*NO_COUNT, 0), lambda f, s, m, o, given: LinearLRScheduler(o, 0, given, 0.1)),
-    "highest rate": (NO_NUMBER, lambda f, s, m, o, given: LinearLRScheduler(o, 2, 3, given)),
+    "parameter": (NOTHING, lambda f, s, m, o, value: s.parameters[value]),
+    "parameter by itself": (NOTHING, lambda f, s, m, o, value: Parameter(value, s)),
+    "value": ((*NOTHING, [[1.0], [1.0, 2.0]]), lambda f, s, m, o, value: s.parameters.__setitem__("fc2.bias", value)),
+    "property": (NOTHING, lambda f, s, m, o, value: s[value]),
+    "name of a property": ((None, 3, b"a", [], {}), lambda f, s, m, o, value: s.__setitem__(value, 1)),
+    "learning rate": (NO_NUMBER, lambda f, s, m, o, value: o.set_learning_rate(value)),
+    "scheduled optimizer": (NOTHING, lambda f, s, m, o, value: LinearLRScheduler(value, 1, 3, 0.1)),
+    "warm-up": (NO_COUNT, lambda f, s, m, o, value: LinearLRScheduler(o, value, 3, 0.1)),
+    "total": ((*NO_COUNT, 0), lambda f, s, m, o, value: LinearLRScheduler(o, 0, value, 0.1)),
+    "highest rate": (NO_NUMBER, lambda f, s, m, o, value: LinearLRScheduler(o, 2, 3, value)),
 }  # fmt: skip
 
 
@@ -87,9 +87,9 @@ def test_an_argument_of_the_wrong_kind_is_refused_and_changes_nothing(name, fold
     wrong, call = CALLS[name]
 
     def between(state, module, optimizer):
-        for given in wrong:
+        for value in wrong:
             with pytest.raises(OntrainError) as caught:
-                call(folder, state, module, optimizer, given)
+                call(folder, state, module, optimizer, value)
             assert caught.value.way_out or caught.value.reason, str(caught.value)
 
     assert run(folder, between) == run(folder, lambda *_: None)

@@ -30,12 +30,14 @@ WRONG = {
     "loss_input_names": (*NO_NAMES, "logits"),
     "step_model": NO_FLAG,
 }
-CASES = [(name, given) for name, several in WRONG.items() for given in several]
+CASES = [(name, value) for name, several in WRONG.items() for value in several]
 
 
-@pytest.mark.parametrize(("name", "given"), CASES, ids=lambda one: one if isinstance(one, str) and one in WRONG else "")
-def test_an_argument_of_the_wrong_kind_is_named(name, given, tmp_path):
-    arguments = {"model": perceptron()[0], "loss": LossType.MSELoss, "artifact_directory": tmp_path, name: given}
+@pytest.mark.parametrize(
+    ("name", "value"), CASES, ids=lambda value: value if isinstance(value, str) and value in WRONG else ""
+)
+def test_an_argument_of_the_wrong_kind_is_named(name, value, tmp_path):
+    arguments = {"model": perceptron()[0], "loss": LossType.MSELoss, "artifact_directory": tmp_path, name: value}
     with pytest.raises(OntrainError) as caught:
         generate_artifacts(**arguments)
     named = name.removesuffix("_library").removesuffix("_directory").split("_")[0]

@@ -101,18 +101,18 @@ def test_the_step_model_alone_trains_as_the_three_models_do(tmp_path, rng):
     held = {
         name: parameter.data for name, parameter in CheckpointState.load_checkpoint(tmp_path / "checkpoint").parameters
     }
-    for one in session.get_inputs():
-        if one.name.endswith((".exp_avg", ".exp_avg_sq")):
-            held[one.name] = np.zeros(one.shape, np.float32)
+    for entry in session.get_inputs():
+        if entry.name.endswith((".exp_avg", ".exp_avg_sq")):
+            held[entry.name] = np.zeros(entry.shape, np.float32)
     for number, (x, labels) in enumerate(batches(rng, [1, 8, 8], 5), 1):
         loss = ours(x, labels)
         optimizer.step()
         ours.lazy_reset_grad()
         hyper = {"learning_rate": np.array(0.05, np.float32), "step": np.array(number, np.float32)}
         results = session.run(None, {"x": x, "labels": labels, **hyper, **held})
-        made = dict(zip((o.name for o in session.get_outputs()), results, strict=True))
-        held = {name: made.get(f"{name}.next", value) for name, value in held.items()}
-        assert made["loss"] == pytest.approx(float(loss), abs=1e-6)
+        outputs = dict(zip((o.name for o in session.get_outputs()), results, strict=True))
+        held = {name: outputs.get(f"{name}.next", value) for name, value in held.items()}
+        assert outputs["loss"] == pytest.approx(float(loss), abs=1e-6)
     for name, parameter in state.parameters:
         np.testing.assert_allclose(held[name], parameter.data, atol=1e-6, err_msg=name)
 

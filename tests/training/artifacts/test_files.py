@@ -33,7 +33,7 @@ def test_the_files_have_upstreams_names(folder):
 def test_graphs_are_plain_onnx_without_notes_on_this_machine(name, folder):
     model = onnx.load(folder / f"my_{name}.onnx")
     onnx.checker.check_model(model, full_check=True)
-    assert [(one.domain, one.version) for one in model.opset_import] == [("", 23)]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 23)]
     assert {node.domain for node in model.graph.node} == {""} and not model.functions
     content = (folder / f"my_{name}.onnx").read_bytes()
     assert b"site-packages" not in content and b".py" not in content and b"ontrain." not in content
@@ -54,10 +54,10 @@ def test_names_say_what_is_what(folder):
 def test_the_ort_format_gives_the_same_numbers(folder, rng):
     feeds = {}
     sessions = [onnxruntime.InferenceSession(folder / f"my_training_model.{kind}") for kind in ("onnx", "ort")]
-    for one in sessions[0].get_inputs():
-        shape = [4 if isinstance(d, str) else d for d in one.shape]
-        floats = one.type == "tensor(float)"
-        feeds[one.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, 5, shape)
+    for entry in sessions[0].get_inputs():
+        shape = [4 if isinstance(d, str) else d for d in entry.shape]
+        floats = entry.type == "tensor(float)"
+        feeds[entry.name] = rng.standard_normal(shape, np.float32) if floats else rng.integers(0, 5, shape)
     for a, b in zip(*(s.run(None, feeds) for s in sessions), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
@@ -71,17 +71,17 @@ def test_an_older_opset_gives_the_same_numbers(folder, tmp_path, rng):
     )  # fmt: skip
     for name in GRAPHS:
         newest, older = (onnx.load(place / f"my_{name}.onnx") for place in (folder, tmp_path))
-        assert [(one.domain, one.version) for one in older.opset_import] == [("", 17)] and older.ir_version == 8
+        assert [(entry.domain, entry.version) for entry in older.opset_import] == [("", 17)] and older.ir_version == 8
         assert [v.name for v in older.graph.input] == [v.name for v in newest.graph.input]
         assert [v.name for v in older.graph.output] == [v.name for v in newest.graph.output]
         assert list(older.metadata_props) == list(newest.metadata_props)
         sessions = [onnxruntime.InferenceSession(model.SerializeToString()) for model in (newest, older)]
         feeds = {}
-        for one in sessions[0].get_inputs():
-            shape = [4 if isinstance(d, str) else d for d in one.shape]
-            feeds[one.name] = (
+        for entry in sessions[0].get_inputs():
+            shape = [4 if isinstance(d, str) else d for d in entry.shape]
+            feeds[entry.name] = (
                 rng.uniform(0.1, 1, shape).astype(np.float32)
-                if one.type == "tensor(float)"
+                if entry.type == "tensor(float)"
                 else rng.integers(0, 5, shape)
             )
         for a, b in zip(*(s.run(None, feeds) for s in sessions), strict=True):
@@ -229,9 +229,9 @@ REFUSED = {
 def test_what_cannot_work_is_refused_and_nothing_is_written(case, tmp_path):
     changed, message = REFUSED[case]
     arguments = {"loss": LossType.CrossEntropyLoss, "artifact_directory": tmp_path, "model": perceptron, **changed}
-    made = arguments.pop("model")()
+    model = arguments.pop("model")()
     with pytest.raises(OntrainError) as caught:
-        generate_artifacts(made[0] if isinstance(made, tuple) else made, **arguments)
+        generate_artifacts(model[0] if isinstance(model, tuple) else model, **arguments)
     assert re.search(message, str(caught.value)), str(caught.value)
     assert not os.listdir(tmp_path)
 

@@ -73,18 +73,18 @@ class Forked:
 
 @pytest.fixture
 def starter(request) -> Iterator[Fresh | Forked]:
-    made = Fresh() if request.param == "fresh" else Forked()
-    yield made
-    if isinstance(made, Forked):
-        made.close()
+    launcher = Fresh() if request.param == "fresh" else Forked()
+    yield launcher
+    if isinstance(launcher, Forked):
+        launcher.close()
 
 
 def lines(folder: Path) -> list[tuple[int, str]]:
     """Number and figures of each micro-step, in the order of writing."""
     text = (folder / "losses").read_text() if (folder / "losses").exists() else ""
-    found = LINE.findall(text)
-    assert "".join(f"{step} {figures}\n" for step, figures in found) == text
-    return [(int(step), figures) for step, figures in found]
+    rows = LINE.findall(text)
+    assert "".join(f"{step} {figures}\n" for step, figures in rows) == text
+    return [(int(step), figures) for step, figures in rows]
 
 
 def last_step(folder: Path) -> int:
@@ -128,8 +128,8 @@ def test_a_run_killed_at_random_moments_is_bit_for_bit_the_uninterrupted_one(sta
         # Every other one dies while it writes, and in the midst of all the newest checkpoint is damaged as well.
         after = 9 * number + int(rng.integers(1, 9))
         pause = float(rng.uniform(0, 0.008))
-        found = kill(starter, torn, steps, after, writing=number % 2 == 1, pause=pause)
-        left[found] = left.get(found, 0) + 1
+        step = kill(starter, torn, steps, after, writing=number % 2 == 1, pause=pause)
+        left[step] = left.get(step, 0) + 1
         if number == kills // 2 and (torn / "ck~1").exists() and (torn / "ck").exists():
             content = bytearray((torn / "ck" / "model.safetensors").read_bytes())
             content[int(rng.integers(len(content)))] ^= 4

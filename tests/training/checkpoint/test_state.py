@@ -30,7 +30,7 @@ def trained(steps: int, accumulation: int = 1, model: Any = None, config: Any = 
 def flat(state: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(state, dict):
         return {path: state}
-    return {name: value for key, one in state.items() for name, value in flat(one, f"{path}/{key}").items()}
+    return {name: value for key, branch in state.items() for name, value in flat(branch, f"{path}/{key}").items()}
 
 
 def assert_same(first: Any, second: Any) -> None:

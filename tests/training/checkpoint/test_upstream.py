@@ -48,12 +48,12 @@ def goes_on(trainer: Any) -> float:
 
 def elements(state: dict[str, torch.Tensor]) -> dict[str, tuple[int, int]]:
     """Where the elements of each parameter start and stop when all lie behind each other, as ZeRO cuts them."""
-    found, start = {}, 0
+    spans, start = {}, 0
     for name, tensor in state.items():
         if not name.startswith("Moment_") and name not in COUNTERS:
-            found[name] = (start, start + tensor.numel())
+            spans[name] = (start, start + tensor.numel())
             start += tensor.numel()
-    return found
+    return spans
 
 
 def flat_parts(state: dict[str, torch.Tensor], mixed: bool) -> list[dict[str, torch.Tensor]]:

@@ -41,13 +41,13 @@ def moved(state: dict) -> dict:
     size=st.integers(1, 30), batch=st.integers(1, 7), stop=st.integers(0, 20), shuffle=st.booleans(), drop=st.booleans()
 )
 def test_a_resumed_loader_goes_on_behind_the_last_batch(size, batch, stop, shuffle, drop):
-    def made() -> ResumableDataLoader:
+    def fresh_loader() -> ResumableDataLoader:
         return ResumableDataLoader(numbers(size), min(batch, size), shuffle=shuffle, seed=3, drop_last=drop)
 
-    whole = ahead(made(), stop + 12)
-    first = made()
+    whole = ahead(fresh_loader(), stop + 12)
+    first = fresh_loader()
     assert ahead(first, stop) == whole[:stop]
-    second = made()
+    second = fresh_loader()
     second.load_state_dict(moved(first.state_dict()))
     assert ahead(second, 12) == whole[stop:]
 
@@ -89,7 +89,7 @@ class Sent:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_batches_come_where_they_are_wanted_and_a_resumed_loader_goes_on(device):
     data = [{"x": torch.full((2,), float(n)), "name": str(n), "more": [torch.tensor(n)]} for n in range(10)]
-    plain, loader = (ResumableDataLoader(data, 3, seed=1, device=one) for one in (None, device))
+    plain, loader = (ResumableDataLoader(data, 3, seed=1, device=target) for target in (None, device))
     seen = []
     for number, (batch, wanted) in enumerate(zip(loader, plain, strict=True)):
         assert batch["x"].device.type == batch["more"][0].device.type == device
@@ -117,8 +117,8 @@ def test_a_device_that_is_not_there_is_refused():
 def test_every_epoch_has_all_samples_once_in_another_order():
     loader = ResumableDataLoader(numbers(10), 4, seed=1)
     epochs = [[x for (batch,) in loader for x in batch.tolist()] for _ in range(3)]
-    assert all(sorted(one) == list(range(10)) for one in epochs) and loader.epoch == 3
-    assert len({tuple(one) for one in epochs}) == 3 and len(loader) == 3
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs) and loader.epoch == 3
+    assert len({tuple(epoch) for epoch in epochs}) == 3 and len(loader) == 3
     other = ResumableDataLoader(numbers(10), 4, seed=2)
     assert [x for (batch,) in other for x in batch.tolist()] != epochs[0]
     plain = ResumableDataLoader(numbers(10), 4, shuffle=False, drop_last=True)
@@ -143,7 +143,7 @@ def test_processes_share_out_the_batch_of_one(size, world):
         list(endless_epoch(ResumableDataLoader(numbers(size), 8 // world, seed=9, rank=rank, world_size=world)))
         for rank in range(world)
     ]
-    assert len({tuple(map(len, one)) for one in ranks}) == 1  # all as long
+    assert len({tuple(map(len, batches)) for batches in ranks}) == 1  # all as long
     for together, *shares in zip(joined, *ranks, strict=True):
         dealt = [x for share in shares for x in share]
         assert dealt[: len(together)] == together and len(dealt) - len(together) < world
@@ -163,7 +163,7 @@ def test_a_position_fits_other_batches_and_processes(batch, world):
     for rank in range(world):
         loader = ResumableDataLoader(numbers(20), batch, seed=2, rank=rank, world_size=world)
         loader.load_state_dict(moved(first.state_dict()))
-        rest += [x for one in endless_epoch(loader) for x in one]
+        rest += [x for batch in endless_epoch(loader) for x in batch]
     assert set(seen).isdisjoint(rest) and set(seen) | set(rest) == set(range(20))
 
 

@@ -29,9 +29,9 @@ def test_every_sample_is_dealt(
     if drop and len(lengths) < world:
         return
     ranks = samplers(world, lengths, shuffle=shuffle, drop_last=drop, group_size=group, random_level=level)
-    dealt = [list(one) for one in ranks]
-    assert {len(one) for one in dealt} == {len(ranks[0])}
-    flat = [i for one in dealt for i in one]
+    dealt = [list(rank) for rank in ranks]
+    assert {len(indices) for indices in dealt} == {len(ranks[0])}
+    flat = [i for indices in dealt for i in indices]
     assert set(flat) <= set(range(len(lengths)))
     if drop:
         assert len(set(flat)) == len(flat) == len(lengths) // world * world
@@ -51,18 +51,18 @@ def test_neighbours_by_complexity_go_to_the_same_step() -> None:
 
 
 def test_epochs_differ_and_repeat() -> None:
-    one = samplers(2)[0]
-    first = list(one)
-    one.set_epoch(1)
-    second = list(one)
-    one.set_epoch(0)
-    assert first == list(one) != second
+    sampler = samplers(2)[0]
+    first = list(sampler)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    sampler.set_epoch(0)
+    assert first == list(sampler) != second
     assert list(samplers(2, shuffle=False)[0]) == list(samplers(2, shuffle=False)[0])
 
 
 def test_groups_stay_together() -> None:
-    one = samplers(1, group_size=10)[0]
-    indices = list(one)
+    sampler = samplers(1, group_size=10)[0]
+    indices = list(sampler)
     groups = [index // 10 for index in indices]
     runs = [g for at, g in enumerate(groups) if not at or groups[at - 1] != g]
     assert len(runs) == len(set(runs)) == 11
@@ -76,8 +76,8 @@ def test_complexity_is_asked_once_a_sample() -> None:
         asked.append(len(sample))
         return len(sample)
 
-    one = LoadBalancingDistributedSampler([[0] * n for n in LENGTHS], measured, 2, 0)
-    list(one), list(one)
+    sampler = LoadBalancingDistributedSampler([[0] * n for n in LENGTHS], measured, 2, 0)
+    list(sampler), list(sampler)
     assert len(asked) == len(LENGTHS)
 
 
@@ -91,12 +91,12 @@ def test_batches_are_as_many_on_each_process(drop: bool) -> None:
             batches[-1].append(index)
         return batches
 
-    made = [LoadBalancingDistributedBatchSampler(one, by_tokens, drop) for one in samplers(3)]
-    counts = [len(by_tokens(list(one.sampler))) for one in made]
-    assert {len(list(one)) for one in made} == {min(counts) if drop else max(counts)}
-    before = list(made[0])
-    made[0].set_epoch(3)
-    assert list(made[0]) != before
+    batch_samplers = [LoadBalancingDistributedBatchSampler(sampler, by_tokens, drop) for sampler in samplers(3)]
+    counts = [len(by_tokens(list(batch_sampler.sampler))) for batch_sampler in batch_samplers]
+    assert {len(list(batch_sampler)) for batch_sampler in batch_samplers} == {min(counts) if drop else max(counts)}
+    before = list(batch_samplers[0])
+    batch_samplers[0].set_epoch(3)
+    assert list(batch_samplers[0]) != before
 
 
 def test_wrong_values() -> None:

@@ -28,8 +28,10 @@ def _nothing_was_said(monkeypatch):
 def test_the_table_has_what_the_sources_read():
     texts = [path.read_text() for path in SOURCE.rglob("*.py") if path != Path(variables.__file__)]
     read = set(re.findall(r"\b(?:ONTRAIN|ORTMODULE)_[A-Z_]+\b", "\n".join(texts)))
-    known = {name for name, one in VARIABLES.items() if one.meaning is not None}
-    switches = {f"ORTMODULE_ENABLE_{one}_OPTIMIZER" for one in ("COMPUTE", "SPARSE", "EMBEDDING_SPARSE")}
+    known = {name for name, variable in VARIABLES.items() if variable.meaning is not None}
+    switches = {
+        f"ORTMODULE_ENABLE_{optimization}_OPTIMIZER" for optimization in ("COMPUTE", "SPARSE", "EMBEDDING_SPARSE")
+    }
     assert {name for name in read if not name.endswith("_")} == known - switches
 
 
@@ -39,7 +41,7 @@ def test_a_variable_without_meaning_is_said_once(monkeypatch):
     with pytest.warns(UserWarning) as said:
         for _ in range(2):
             ORTModule(nn.Linear(2, 2))
-    texts = [str(one.message) for one in said]
+    texts = [str(warning.message) for warning in said]
     assert len(texts) == 2
     assert texts[0].startswith("ORTMODULE_FALBACK_POLICY=") and "'ORTMODULE_FALLBACK_POLICY'" in texts[0]
     assert texts[1].startswith("ORTMODULE_USE_TRITON=1 is set and means nothing to ontrain: no kernels")
@@ -106,10 +108,10 @@ def test_tuning_is_asked_of_the_provider(monkeypatch, tmp_path):
 def test_the_report_says_what_is_set_and_fails_for_nothing(monkeypatch):
     monkeypatch.setenv("ONTRAIN_CACHE", "perhaps")
     monkeypatch.setenv("ONTRAIN_DUMB", "folder")
-    found = collect_environment()
-    assert found.cache["captured graphs"] == "ONTRAIN_CACHE is 'perhaps'"
-    rows = {row["name"]: row for row in found.variables}
+    report = collect_environment()
+    assert report.cache["captured graphs"] == "ONTRAIN_CACHE is 'perhaps'"
+    rows = {row["name"]: row for row in report.variables}
     assert set(VARIABLES) <= set(rows) and rows["ONTRAIN_CACHE"]["value"] == "perhaps"
     assert not rows["ONTRAIN_DUMB"]["read"] and "'ONTRAIN_DUMP'" in rows["ONTRAIN_DUMB"]["meaning"]
-    assert found.versions["torch"] == torch.__version__ and found.threads["torch"] == torch.get_num_threads()
-    assert found.system["cores"] == os.cpu_count() and "TorchExecutionProvider" in found.providers
+    assert report.versions["torch"] == torch.__version__ and report.threads["torch"] == torch.get_num_threads()
+    assert report.system["cores"] == os.cpu_count() and "TorchExecutionProvider" in report.providers

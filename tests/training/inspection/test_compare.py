@@ -52,11 +52,13 @@ def runs(tmp_path):
 
 
 def test_the_first_step_and_value_that_differ_are_named(runs):
-    found = compare_runs(*runs)
-    first = found.differences[0]
-    assert found.steps == [0, 1, 2] and found.values == 24
+    report = compare_runs(*runs)
+    first = report.differences[0]
+    assert report.steps == [0, 1, 2] and report.values == 24
     assert (first.step, first.name, first.what) == (1, "Linear_2_0th_output_forward", "min")
-    assert not any(one.name == "Linear_1_0th_output_forward" and one.step == 1 for one in found.differences)
+    assert not any(
+        difference.name == "Linear_1_0th_output_forward" and difference.step == 1 for difference in report.differences
+    )
     assert "step 1: Linear_2_0th_output_forward: min is" in str(first)
     assert not compare_runs(*runs, rtol=10).differences
     assert not compare_runs(*runs, rtol=0, atol=10).differences
@@ -67,8 +69,8 @@ def test_an_ortmodule_gives_the_run_of_eager(tmp_path):
     twin = copy.deepcopy(module)
     with pytest.warns(UserWarning, match="attribute 'calls'"):
         folders = run(twin, tmp_path / "eager"), run(module, tmp_path / "ours", wrap=True)
-    found = compare_runs(*folders, rtol=1e-6)
-    assert found.values == 24 and not found.differences
+    report = compare_runs(*folders, rtol=1e-6)
+    assert report.values == 24 and not report.differences
 
 
 def test_what_one_run_lacks_is_a_difference(runs):

@@ -36,22 +36,24 @@ def test_the_numbers_are_numpys(rng, dtype, bucket):
     tensor = torch.from_numpy(rng.standard_normal((5, 9)) * 3).to(dtype)
     tensor[0, :3] = 0
     values = tensor.double().numpy()
-    found = summarise("x", 1, tensor, bucket_size=bucket)
-    assert close(found.minimum, values.min()) and close(found.maximum, values.max())
-    assert close(found.mean, values.mean()) and close(found.std, values.std(ddof=1))
-    assert (found.negative, found.zero, found.positive) == tuple(int((np.sign(values) == s).sum()) for s in (-1, 0, 1))
-    assert found.samples == tuple(values.reshape(-1)[:128]) and found.shape == (5, 9)
+    statistics = summarise("x", 1, tensor, bucket_size=bucket)
+    assert close(statistics.minimum, values.min()) and close(statistics.maximum, values.max())
+    assert close(statistics.mean, values.mean()) and close(statistics.std, values.std(ddof=1))
+    assert (statistics.negative, statistics.zero, statistics.positive) == tuple(
+        int((np.sign(values) == s).sum()) for s in (-1, 0, 1)
+    )
+    assert statistics.samples == tuple(values.reshape(-1)[:128]) and statistics.shape == (5, 9)
 
 
 def test_numbers_that_are_none_are_counted_and_told():
-    found = summarise("x", 1, torch.tensor([1.0, math.nan, -math.inf, math.inf]), bucket_size=2)
-    assert (found.nan, found.inf, found.positive, found.negative) == (1, 2, 2, 1)
-    assert all(math.isnan(value) for value in (found.minimum, found.maximum, found.mean, found.std))
+    statistics = summarise("x", 1, torch.tensor([1.0, math.nan, -math.inf, math.inf]), bucket_size=2)
+    assert (statistics.nan, statistics.inf, statistics.positive, statistics.negative) == (1, 2, 2, 1)
+    assert all(math.isnan(value) for value in (statistics.minimum, statistics.maximum, statistics.mean, statistics.std))
     infinite = summarise("x", 1, torch.tensor([1.0, math.inf]))
     assert (infinite.minimum, infinite.maximum, infinite.mean) == (1, math.inf, math.inf)
-    empty, one = summarise("x", 1, torch.ones(0, 3)), summarise("x", 1, torch.tensor(4.0))
+    empty, scalar = summarise("x", 1, torch.ones(0, 3)), summarise("x", 1, torch.tensor(4.0))
     assert math.isnan(empty.minimum) and empty.samples == () and empty.shape == (0, 3)
-    assert one.mean == 4 and math.isnan(one.std)
+    assert scalar.mean == 4 and math.isnan(scalar.std)
 
 
 @pytest.mark.parametrize(
@@ -65,19 +67,19 @@ def test_numbers_that_are_none_are_counted_and_told():
     ],
 )
 def test_what_is_written_is_read_back(tensor):
-    found = summarise("BertLayer_3_0th_output forward run", 2, tensor)
-    back = Statistics.parse(found.text(), "file")
-    assert found.text().startswith(">>BertLayer_3_0th_output forward run shape: torch.Size([")
+    statistics = summarise("BertLayer_3_0th_output forward run", 2, tensor)
+    back = Statistics.parse(statistics.text(), "file")
+    assert statistics.text().startswith(">>BertLayer_3_0th_output forward run shape: torch.Size([")
     for field in dataclasses.fields(Statistics):
-        have, want = getattr(back, field.name), getattr(found, field.name)
+        have, want = getattr(back, field.name), getattr(statistics, field.name)
         np.testing.assert_allclose(have, want, rtol=1e-8) if field.name == "samples" else None
         assert field.name == "samples" or have == want or math.isnan(have) and math.isnan(want)
 
 
 def test_onnxruntimes_files_are_read():
-    found = Statistics.parse(UPSTREAM, "file")
-    assert found.name == "Linear_1_0th_output forward run" and found.depth == 2 and found.shape == (2, 3)
-    assert found.samples == (-1.25, 0, 1, 2.5, -0.5, 0.5) and found.std == 1.3110586404800415
+    statistics = Statistics.parse(UPSTREAM, "file")
+    assert statistics.name == "Linear_1_0th_output forward run" and statistics.depth == 2 and statistics.shape == (2, 3)
+    assert statistics.samples == (-1.25, 0, 1, 2.5, -0.5, 0.5) and statistics.std == 1.3110586404800415
     with pytest.raises(InputError, match="file holds no statistics"):
         Statistics.parse(UPSTREAM[:80], "file")
 
@@ -87,7 +89,7 @@ def test_the_layout_is_onnxruntimes(tmp_path):
     SubscriberManager().subscribe(module, [StatisticsSubscriber(str(tmp_path / "out"), end_step=2)])
     for _ in range(3):
         module(torch.randn(2, 4)).sum().backward()
-    assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["step_0", "step_1"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["step_0", "step_1"]
     names = (tmp_path / "out" / "step_1" / "order.txt").read_text().splitlines()
     assert names == [
         "Linear_1_0th_output_forward", "Tanh_2_0th_output_forward", "Sequential_0_0th_output_forward",

@@ -78,7 +78,7 @@ def train(module, data):
 
 def seen_by_plain_hooks(module, data):
     """The oracle: hooks of torch on each module, which give a copy of each output with a hook on its gradient."""
-    found: dict[tuple[str, int, str], torch.Tensor] = {}
+    tensors: dict[tuple[str, int, str], torch.Tensor] = {}
     step, calls = 0, {}
 
     def see(place):
@@ -88,16 +88,16 @@ def seen_by_plain_hooks(module, data):
                 name = f"{place}_{i}th_output"
                 calls[name] = calls.get(name, 0) + 1
                 name += f"_call{calls[name]}" if calls[name] > 1 else ""
-                found["forward", step, name] = tensor.detach().clone()
+                tensors["forward", step, name] = tensor.detach().clone()
                 key = ("backward", step, name)
-                tensor.register_hook(lambda gradient, key=key: found.__setitem__(key, gradient.clone()))
+                tensor.register_hook(lambda gradient, key=key: tensors.__setitem__(key, gradient.clone()))
             return tuple(copies) if isinstance(result, tuple) else copies[0]
 
         return hook
 
     handles = [
-        one.register_forward_hook(see(f"{type(one).__name__}_{number}"))
-        for number, one in enumerate(module.modules())
+        part.register_forward_hook(see(f"{type(part).__name__}_{number}"))
+        for number, part in enumerate(module.modules())
     ]  # fmt: skip
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step, (x, label) in enumerate(data):  # noqa: B007 (the hooks read it)
@@ -107,7 +107,7 @@ def seen_by_plain_hooks(module, data):
         optimizer.step()
     for handle in handles:
         handle.remove()
-    return found
+    return tensors
 
 
 def assert_told(told, expected, beside=()):
@@ -145,10 +145,10 @@ def test_values_and_gradients_are_those_of_plain_hooks(how):
 def test_the_order_is_that_of_execution_in_both_engines():
     module, data = Net().double(), batches(1)
     orders = []
-    for one in (copy.deepcopy(module), ORTModule(copy.deepcopy(module))):
+    for variant in (copy.deepcopy(module), ORTModule(copy.deepcopy(module))):
         recorder = Recorder()
-        GlobalSubscriberManager.subscribe(one, [recorder])
-        train(one, data)
+        GlobalSubscriberManager.subscribe(variant, [recorder])
+        train(variant, data)
         orders.append(list(recorder.told))
     assert orders[0] == orders[1]
     assert orders[0].index(("forward", 0, "Linear_2_0th_output")) < orders[0].index(("forward", 0, "between"))
@@ -169,10 +169,10 @@ def test_rows_that_reach_no_loss_are_seen_in_full():
     module, ids = LanguageModel().double(), torch.randint(0, 20, (3, 6))
     labels = torch.where(torch.arange(6) < 4, -100, ids)
     recorders = []
-    for one in (copy.deepcopy(module), ORTModule(module)):
+    for variant in (copy.deepcopy(module), ORTModule(module)):
         recorders.append(Recorder())
-        SubscriberManager().subscribe(one, [recorders[-1]])
-        one(ids, labels)[0].backward()
+        SubscriberManager().subscribe(variant, [recorders[-1]])
+        variant(ids, labels)[0].backward()
     assert_told(recorders[1].told, recorders[0].told)
     assert recorders[1].told["forward", 0, "LanguageModel_0_1th_output"].shape == (3, 6, 20)
 
@@ -203,10 +203,10 @@ def test_a_checkpoint_is_told_of_once(reentrant):
             return nn.functional.cross_entropy(logits, label), logits
 
     module, data, told = Checkpointed().double(), batches(2), []
-    for one in (copy.deepcopy(module), ORTModule(module)):
+    for variant in (copy.deepcopy(module), ORTModule(module)):
         recorder = Recorder()
-        SubscriberManager().subscribe(one, [recorder])
-        train(one, data)
+        SubscriberManager().subscribe(variant, [recorder])
+        train(variant, data)
         told.append(recorder.told)
     assert ("backward", 1, "Linear_4_0th_output") in told[0]
     assert_told(told[1], told[0])
@@ -222,7 +222,7 @@ def test_a_subscription_after_the_first_call_is_followed_and_one_that_ends_too()
     count = len(recorder.told)
     train(module, batches(1))
     assert len(recorder.told) == count
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in module.modules())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
 
 
 def test_without_subscribers_an_inspected_activation_is_the_tensor_itself():

@@ -48,71 +48,71 @@ def enter(context):
         pass
 
 
-def update(given):
+def update(value):
     with onnxblock.empty_base():
-        optim.SGD()(given)
+        optim.SGD()(value)
 
 
 CALLS = {
-    "base": (NOTHING, lambda given: enter(onnxblock.base(given))),
-    "empty_base": ((True, 2.5, "17", 0, 999, [], np.zeros(2)), lambda given: enter(onnxblock.empty_base(given))),
-    "custom_op_library": (NOTHING, lambda given: enter(onnxblock.custom_op_library(given))),
+    "base": (NOTHING, lambda value: enter(onnxblock.base(value))),
+    "empty_base": ((True, 2.5, "17", 0, 999, [], np.zeros(2)), lambda value: enter(onnxblock.empty_base(value))),
+    "custom_op_library": (NOTHING, lambda value: enter(onnxblock.custom_op_library(value))),
     **{
-        name: (NO_NAME, lambda given, name=name: on_logits(lambda y: getattr(blocks, name)()(y, given)))
+        name: (NO_NAME, lambda value, name=name: on_logits(lambda y: getattr(blocks, name)()(y, value)))
         for name in ("Add", "Sub", "Mul", "Div", "ReduceAllL2", "SequenceConstruct", "PassThrough")
     },
     **{
-        name: (NO_NAME, lambda given, name=name: on_logits(lambda y: getattr(blocks, name)()(given)))
+        name: (NO_NAME, lambda value, name=name: on_logits(lambda y: getattr(blocks, name)()(value)))
         for name in ("Sigmoid", "Log", "Neg", "Abs", "ReduceMean", "ReduceSum", "Clip")
     },
-    "Cast of": (NO_NAME, lambda given: on_logits(lambda y: blocks.Cast(1)(given))),
+    "Cast of": (NO_NAME, lambda value: on_logits(lambda y: blocks.Cast(1)(value))),
     "Cast to": ((None, 2.5, "FLOAT", -1, 999, [], np.zeros(2)), blocks.Cast),
     "Pow": ((*NO_NUMBER, float("inf")), blocks.Pow),
     "Constant": ((*NO_NUMBER, float("inf")), blocks.Constant),
     "keepdims": (NO_FLAG, blocks.ReduceMean),
     "clip_min": (NO_NUMBER[1:], blocks.Clip),
-    "clip_max": (NO_NUMBER[1:], lambda given: blocks.Clip(None, given)),
-    "in_features": (NO_COUNT, lambda given: blocks.Linear(given, 5)),
-    "out_features": (NO_COUNT, lambda given: blocks.Linear(5, given)),
-    "bias": (NO_FLAG, lambda given: blocks.Linear(5, 5, given)),
-    "alpha": (NO_NUMBER, lambda given: blocks.Linear(5, 5, alpha=given)),
-    "beta": (NO_NUMBER, lambda given: blocks.Linear(5, 5, beta=given)),
-    "InputLike": (NO_NAME, lambda given: on_logits(lambda y: blocks.InputLike(given)())),
-    "a new input": (NO_TEXT, lambda given: on_logits(lambda y: blocks.InputLike(y)(given))),
+    "clip_max": (NO_NUMBER[1:], lambda value: blocks.Clip(None, value)),
+    "in_features": (NO_COUNT, lambda value: blocks.Linear(value, 5)),
+    "out_features": (NO_COUNT, lambda value: blocks.Linear(5, value)),
+    "bias": (NO_FLAG, lambda value: blocks.Linear(5, 5, value)),
+    "alpha": (NO_NUMBER, lambda value: blocks.Linear(5, 5, alpha=value)),
+    "beta": (NO_NUMBER, lambda value: blocks.Linear(5, 5, beta=value)),
+    "InputLike": (NO_NAME, lambda value: on_logits(lambda y: blocks.InputLike(value)())),
+    "a new input": (NO_TEXT, lambda value: on_logits(lambda y: blocks.InputLike(y)(value))),
     **{
-        f"{name} of": (NO_NAME, lambda given, name=name: on_logits(lambda y: getattr(loss, name)()(given)))
+        f"{name} of": (NO_NAME, lambda value, name=name: on_logits(lambda y: getattr(loss, name)()(value)))
         for name in loss.__all__
     },
     **{
-        f"target of {name}": (NO_TEXT, lambda given, name=name: on_logits(lambda y: getattr(loss, name)()(y, given)))
+        f"target of {name}": (NO_TEXT, lambda value, name=name: on_logits(lambda y: getattr(loss, name)()(y, value)))
         for name in loss.__all__
     },
     "reduction": ((None, 3, "average", [], np.zeros(2)), loss.MSELoss),
     "classes": ((*NO_WEIGHTS, 2.0, np.zeros((2, 2))), loss.CrossEntropyLoss),
-    "number of classes": ((np.ones(4), [], [1.0]), lambda given: on_logits(loss.CrossEntropyLoss(given))),
-    "ignore_index": ((True, 2.5, "3", [], np.zeros(2)), lambda given: loss.CrossEntropyLoss(ignore_index=given)),
+    "number of classes": ((np.ones(4), [], [1.0]), lambda value: on_logits(loss.CrossEntropyLoss(value))),
+    "ignore_index": ((True, 2.5, "3", [], np.zeros(2)), lambda value: loss.CrossEntropyLoss(ignore_index=value)),
     "weight": (NO_WEIGHTS, loss.BCEWithLogitsLoss),
-    "pos_weight": (NO_WEIGHTS, lambda given: loss.BCEWithLogitsLoss(pos_weight=given)),
+    "pos_weight": (NO_WEIGHTS, lambda value: loss.BCEWithLogitsLoss(pos_weight=value)),
     "max_norm": ((*NO_NUMBER, 0, -1), optim.ClipGradNorm),
-    "gradients": (NO_NAME, lambda given: on_logits(lambda y: optim.ClipGradNorm(1.0)(given))),
-    "betas": ((*NO_NUMBER, (0.9,), (0.9, 1.0), (0.9, "a"), (-0.1, 0.9)), lambda given: optim.AdamW(betas=given)),
-    "eps": ((*NO_NUMBER, -1), lambda given: optim.AdamW(eps=given)),
-    "weight_decay": ((*NO_NUMBER, -1), lambda given: optim.AdamW(weight_decay=given)),
-    "bias_correction": (NO_FLAG, lambda given: optim.AdamW(bias_correction=given)),
-    "clip_grad of AdamW": ((1.0, *NOTHING[1:]), lambda given: optim.AdamW(clip_grad=given)),
-    "clip_grad of SGD": ((1.0, *NOTHING[1:]), lambda given: optim.SGD(clip_grad=given)),
+    "gradients": (NO_NAME, lambda value: on_logits(lambda y: optim.ClipGradNorm(1.0)(value))),
+    "betas": ((*NO_NUMBER, (0.9,), (0.9, 1.0), (0.9, "a"), (-0.1, 0.9)), lambda value: optim.AdamW(betas=value)),
+    "eps": ((*NO_NUMBER, -1), lambda value: optim.AdamW(eps=value)),
+    "weight_decay": ((*NO_NUMBER, -1), lambda value: optim.AdamW(weight_decay=value)),
+    "bias_correction": (NO_FLAG, lambda value: optim.AdamW(bias_correction=value)),
+    "clip_grad of AdamW": ((1.0, *NOTHING[1:]), lambda value: optim.AdamW(clip_grad=value)),
+    "clip_grad of SGD": ((1.0, *NOTHING[1:]), lambda value: optim.SGD(clip_grad=value)),
     "parameters": ((*NOTHING, ([], []), ([3], [])), update),
-    "requires_grad": ((None, 3, [], b"fc1.bias"), lambda given: Trained(None).requires_grad(given)),
-    "requires_grad of": (NO_FLAG, lambda given: Trained(None).requires_grad("fc1.bias", given)),
+    "requires_grad": ((None, 3, [], b"fc1.bias"), lambda value: Trained(None).requires_grad(value)),
+    "requires_grad of": (NO_FLAG, lambda value: Trained(None).requires_grad("fc1.bias", value)),
     "what a block returns": (
-        (None, 3, "nothing", b"logits", [], {}, ("logits", 3), np.zeros(2)), lambda given: on_logits(lambda y: given),
+        (None, 3, "nothing", b"logits", [], {}, ("logits", 3), np.zeros(2)), lambda value: on_logits(lambda y: value),
     ),
-    "what a loss returns": ((None, 3, "nothing", b"logits", [], {}), lambda given: on_logits(lambda y: given, Trained)),
-    "parameters to save": ((*NOTHING, ([3], [])), lambda given: onnxblock.save_checkpoint(given, "never")),
-    "where to save": ((None, 3, [], "", "there/is/none"), lambda given: onnxblock.save_checkpoint(([], []), given)),
-    "nominal": (NO_FLAG, lambda given: onnxblock.save_checkpoint(([], []), "never", given)),
-    "what to load": (NOTHING, lambda given: onnxblock.load_checkpoint_to_model(given, onnx.ModelProto())),
-    "where to load": (NOTHING, lambda given: onnxblock.load_checkpoint_to_model("never", given)),
+    "what a loss returns": ((None, 3, "nothing", b"logits", [], {}), lambda value: on_logits(lambda y: value, Trained)),
+    "parameters to save": ((*NOTHING, ([3], [])), lambda value: onnxblock.save_checkpoint(value, "never")),
+    "where to save": ((None, 3, [], "", "there/is/none"), lambda value: onnxblock.save_checkpoint(([], []), value)),
+    "nominal": (NO_FLAG, lambda value: onnxblock.save_checkpoint(([], []), "never", value)),
+    "what to load": (NOTHING, lambda value: onnxblock.load_checkpoint_to_model(value, onnx.ModelProto())),
+    "where to load": (NOTHING, lambda value: onnxblock.load_checkpoint_to_model("never", value)),
 }  # fmt: skip
 
 
@@ -120,9 +120,9 @@ CALLS = {
 def test_the_wrong_kind_of_thing_is_refused(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong, call = CALLS[name]
-    for given in wrong:
+    for value in wrong:
         with pytest.raises(OntrainError) as caught:
-            call(given)
+            call(value)
         assert caught.value.way_out or caught.value.reason, str(caught.value)
     assert not list(tmp_path.iterdir())
 

@@ -43,9 +43,9 @@ def test_a_label_encoder_maps_labels_and_gives_the_rest_the_default(rng):
     with onnxblock.base(model):
         whole("y")
     session = onnxruntime.InferenceSession(whole.to_model_proto().SerializeToString())
-    found = session.run(None, {"x": scores, "labels_like": labels, "own": labels})[0]
+    encoded = session.run(None, {"x": scores, "labels_like": labels, "own": labels})[0]
     wanted = nn.functional.cross_entropy(torch.from_numpy(scores), torch.tensor([2, 0, 1, 0]))
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    np.testing.assert_allclose(encoded, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_a_sequence_of_gradients_is_clipped_by_its_common_norm(rng, max_norm):
         assert isinstance(clip("gradients"), str)
     session = onnxruntime.InferenceSession(clip.to_model_proto().SerializeToString())
     gradients = [rng.standard_normal(shape, np.float32) for shape in [(3, 4), (5,), (2, 2, 2)]]
-    found = session.run(None, {"gradients": gradients})[0]
+    clipped = session.run(None, {"gradients": gradients})[0]
     parameters = [nn.Parameter(torch.zeros(g.shape)) for g in gradients]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = torch.from_numpy(gradient.copy())
     nn.utils.clip_grad_norm_(parameters, max_norm)
-    for ours, parameter in zip(found, parameters, strict=True):
+    for ours, parameter in zip(clipped, parameters, strict=True):
         np.testing.assert_allclose(ours, parameter.grad, rtol=1e-5)
 
 
@@ -103,13 +103,13 @@ def test_an_inputs_gradient_is_returned_beside_the_parameters(rng):
         session = onnxruntime.InferenceSession(training.SerializeToString())
         names = [value.name for value in session.get_outputs()]
         assert names[-1 - len(parameters) :] == [f"{name}_grad" for name in [*parameters, "x"]]
-        values = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+        values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         feeds = {"x": x.detach().numpy(), "target": target.numpy()}
         feeds |= {value.name: values[value.name] for value in session.get_inputs() if value.name in values}
-        found = dict(zip(names, session.run(None, feeds), strict=True))
-        np.testing.assert_allclose(found["x_grad"], x.grad, rtol=1e-4, atol=1e-7)
+        results = dict(zip(names, session.run(None, feeds), strict=True))
+        np.testing.assert_allclose(results["x_grad"], x.grad, rtol=1e-4, atol=1e-7)
         for name in parameters:
-            np.testing.assert_allclose(found[f"{name}_grad"], module.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
+            np.testing.assert_allclose(results[f"{name}_grad"], module.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
 
 
 def test_a_model_without_weights_has_a_loss_and_no_gradients(tmp_path, rng):
@@ -153,7 +153,7 @@ def result_of(build, *arrays):
     with onnxblock.base(identity()):
         whole("y")
     session = onnxruntime.InferenceSession(whole.to_model_proto().SerializeToString())
-    return session.run(None, dict(zip([one.name for one in session.get_inputs()], arrays, strict=True)))[0]
+    return session.run(None, dict(zip([entry.name for entry in session.get_inputs()], arrays, strict=True)))[0]
 
 
 BLOCKS = {
@@ -178,9 +178,9 @@ BLOCKS = {
 def test_a_block_computes_what_its_name_says(name, rng):
     build, reference = BLOCKS[name]
     x = rng.standard_normal((3, 4), np.float32)
-    made, expected = result_of(build, x), reference(x)
-    np.testing.assert_allclose(made, expected, rtol=2e-6, atol=1e-6)
-    assert made.dtype == expected.dtype
+    y, expected = result_of(build, x), reference(x)
+    np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-6)
+    assert y.dtype == expected.dtype
 
 
 LOSSES = {
@@ -276,7 +276,7 @@ def test_a_new_head_is_stacked_on_a_model_and_trained_alone(tmp_path, rng):
         head("t")
     training, evaluation = head.to_model_proto()
     trained, others = head.parameters()
-    assert [one.name for one in trained] == ["linear.weight", "linear.bias"] and others == []
+    assert [parameter.name for parameter in trained] == ["linear.weight", "linear.bias"] and others == []
     assert [v.name for v in training.graph.output] == ["loss", "gemm_output", "linear.weight_grad", "linear.bias_grad"]
     assert [v.name for v in evaluation.graph.input] == ["x", "labels", "linear.weight", "linear.bias"]
     onnxblock.save_checkpoint(head.parameters(), tmp_path / "checkpoint")
@@ -291,9 +291,9 @@ def test_a_new_head_is_stacked_on_a_model_and_trained_alone(tmp_path, rng):
 
 def test_clipping_on_names_scales_by_the_common_norm(rng):
     x = rng.standard_normal((3, 4), np.float32)
-    made = result_of(lambda y: onnxblock.optim.ClipGradNorm(0.5)(y, y)[1], x)
+    clipped = result_of(lambda y: onnxblock.optim.ClipGradNorm(0.5)(y, y)[1], x)
     norm = np.sqrt(2 * (x * x).sum())
-    np.testing.assert_allclose(made, x * 0.5 / (norm + 1e-6), rtol=1e-6)
+    np.testing.assert_allclose(clipped, x * 0.5 / (norm + 1e-6), rtol=1e-6)
 
 
 def test_a_checkpoint_is_loaded_into_a_model_for_inference(tmp_path):

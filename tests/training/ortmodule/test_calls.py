@@ -22,9 +22,9 @@ class Many(nn.Module):
 
     def forward(self, a, b=None, /, c=None, *rest, scale=1.0, mode="sum", **named):
         y = self.linear(a)
-        for one in (b, c, *rest, *(named[key] for key in sorted(named))):
-            if one is not None:
-                y = y + one
+        for tensor in (b, c, *rest, *(named[key] for key in sorted(named))):
+            if tensor is not None:
+                y = y + tensor
         return (y.sum() if mode == "sum" else y.mean()) * scale
 
 
@@ -101,9 +101,9 @@ def test_gradients_to_some_inputs():
         grads = []
         x, scale = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, 8, dtype=torch.float64)
         for module in (ours, eager):
-            given = [a.clone().requires_grad_(w) for a, w in zip((x, scale), wants, strict=True)]
-            module(*given).square().sum().backward()
-            grads.append([g.grad for g in given])
+            leaves = [a.clone().requires_grad_(w) for a, w in zip((x, scale), wants, strict=True)]
+            module(*leaves).square().sum().backward()
+            grads.append([g.grad for g in leaves])
         for have, want in zip(*grads, strict=True):
             assert (have is None) == (want is None)
             if want is not None:

@@ -18,8 +18,8 @@ def x64(*shape):
 def compare(module, *inputs, take=lambda y: y.square().sum()):
     ours, eager = pair(module.double())
     results = []
-    for one in (ours, eager):
-        result = take(one(*inputs))
+    for variant in (ours, eager):
+        result = take(variant(*inputs))
         result.backward()
         results.append(result.detach())
     torch.testing.assert_close(*results, **DOUBLE)

@@ -46,8 +46,8 @@ def test_gradients_are_eagers(reentrant):
     ours, eager = pair(Checkpointed(reentrant).double())
     x = torch.randn(5, 6, dtype=torch.float64)
     inputs = [x.clone().requires_grad_() for _ in range(2)]
-    for one, given in zip((ours, eager), inputs, strict=True):
-        one(given).square().sum().backward()
+    for variant, tensor in zip((ours, eager), inputs, strict=True):
+        variant(tensor).square().sum().backward()
     torch.testing.assert_close(inputs[0].grad, inputs[1].grad, **DOUBLE)
     assert_same_gradients(ours, eager, **DOUBLE)
 
@@ -115,8 +115,8 @@ def test_a_running_statistic_inside_is_updated_once():
 
     ours, plain = ORTModule(Normalised().double()), nn.BatchNorm1d(6).double()
     x = torch.randn(5, 6, dtype=torch.float64)
-    for one in (ours, plain):
-        one(x).square().sum().backward()
+    for variant in (ours, plain):
+        variant(x).square().sum().backward()
     assert int(ours.norm.num_batches_tracked) == 1
     torch.testing.assert_close(ours.norm.running_mean, plain.running_mean, **DOUBLE)
 
@@ -133,7 +133,7 @@ SMALL = {
 
 @pytest.mark.parametrize(
     ("name", "reentrant"),
-    [("GPT-2", False), ("BERT", True), *(pytest.param(*one, marks=pytest.mark.thorough) for one in
+    [("GPT-2", False), ("BERT", True), *(pytest.param(*case, marks=pytest.mark.thorough) for case in
                                         [("GPT-2", True), ("BERT", False)])],
 )  # fmt: skip
 def test_hugging_faces_gradient_checkpointing(name, reentrant):
@@ -142,6 +142,6 @@ def test_hugging_faces_gradient_checkpointing(name, reentrant):
     assert model.is_gradient_checkpointing
     eager, ours = copy.deepcopy(model), ORTModule(model)
     ids = torch.randint(1, 30, (3, 7))
-    for one in (ours, eager):
-        one(input_ids=ids, labels=ids).loss.backward()
+    for variant in (ours, eager):
+        variant(input_ids=ids, labels=ids).loss.backward()
     assert_same_gradients(ours, eager, **DOUBLE)

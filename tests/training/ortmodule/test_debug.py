@@ -88,7 +88,7 @@ def test_the_environments_folder_goes_before_the_stated_one(said, tmp_path, monk
     ours = ORTModule(Perceptron(), DebugOptions(save_onnx=True, onnx_prefix="net", save_path=path))
     ours(torch.randn(4, 6)).sum().backward()
     assert len(list((tmp_path / "environment").iterdir())) == 3
-    assert [one.name for one in tmp_path.iterdir()] == ["environment"]
+    assert [path.name for path in tmp_path.iterdir()] == ["environment"]
 
 
 def test_ortmodule_is_available_where_torch_is():

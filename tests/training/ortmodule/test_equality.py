@@ -92,8 +92,8 @@ def test_a_loop_over_a_size():
 
         def forward(self, x):
             state = x.new_zeros(x.shape[1], 4)
-            for one in x:
-                state = self.cell(one, state)
+            for row in x:
+                state = self.cell(row, state)
             return state
 
     ours, eager = pair(Recurrence().double())
@@ -228,13 +228,13 @@ def test_numbers_from_finite_differences():
 def test_autograd_grad_and_kept_gradients_do_not_change():
     """Gradients lie in memory that is used again: only once nobody holds them."""
     ours, eager = pair(LanguageModel().double())
-    kept = []
+    outputs = []
     for seed in range(6):
         ids = torch.randint(0, 20, (2, 7), generator=torch.Generator().manual_seed(seed))
         mine = torch.autograd.grad(ours(ids, ids)[0], list(ours.parameters()))
         theirs = torch.autograd.grad(eager(ids, ids)[0], list(eager.parameters()))
-        kept.append((mine, theirs))
-    for mine, theirs in kept:
+        outputs.append((mine, theirs))
+    for mine, theirs in outputs:
         for have, want in zip(mine, theirs, strict=True):
             torch.testing.assert_close(have, want, **DOUBLE)
 
@@ -285,10 +285,10 @@ def test_a_gradient_that_an_input_shares_with_parameters():
     ours, eager = pair(Biased().double())
     x = torch.randn(3, 4, dtype=torch.float64)
     for _ in range(2):  # each backward has memory of its own for gradients
-        found = []
+        gradients = []
         for module in (ours, eager):
-            given = [torch.zeros(4, dtype=torch.float64).requires_grad_() for _ in range(2)]
-            module(x, *given).square().sum().backward()
-            found.append([one.grad for one in given])
-        torch.testing.assert_close(*found, **DOUBLE)
+            leaves = [torch.zeros(4, dtype=torch.float64).requires_grad_() for _ in range(2)]
+            module(x, *leaves).square().sum().backward()
+            gradients.append([leaf.grad for leaf in leaves])
+        torch.testing.assert_close(*gradients, **DOUBLE)
         assert_same_gradients(ours, eager, **DOUBLE)

@@ -75,7 +75,7 @@ def test_each_policy_answers_its_refusals(name, monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_a_policy_answers_no_other_refusals(name, monkeypatch):
     make, call, error = CASES[name]
-    others = [one for one in CASES if CASES[one][2] is not error]
+    others = [name for name in CASES if CASES[name][2] is not error]
     for policies in ("FALLBACK_DISABLE", "|".join([*others, "FALLBACK_BAD_INITIALIZATION"])):
         monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", policies)
         with pytest.raises(error):
@@ -87,19 +87,19 @@ def test_the_warning_says_what_and_why_once_and_the_numbers_are_eagers():
     eager, ours = copy.deepcopy(module), ORTModule(module, fallback=FallbackPolicy.FALLBACK_UNSUPPORTED_TORCH_MODEL)
     x = torch.randn(4, 6)
     with pytest.warns(UserWarning) as said:
-        for one in (ours, eager):
+        for variant in (ours, eager):
             for _ in range(2):
-                one(x).sum().backward()
+                variant(x).sum().backward()
     assert_same_gradients(ours, eager, rtol=0, atol=0)
-    (text,) = [str(one.message) for one in said if "PyTorch answers" in str(one.message)]
+    (text,) = [str(warning.message) for warning in said if "PyTorch answers" in str(warning.message)]
     assert "of Branches" in text and "branches on a number that is drawn at random" in text
     assert "test_fallback.py" in text and "torch.where" in text
 
 
 def test_disable_is_the_default_and_wins():
-    for given in (None, "FALLBACK_DISABLE", "FALLBACK_DISABLE|FALLBACK_FORCE_TORCH_FORWARD"):
+    for policy in (None, "FALLBACK_DISABLE", "FALLBACK_DISABLE|FALLBACK_FORCE_TORCH_FORWARD"):
         with pytest.raises(CaptureError):
-            plain(ORTModule(Branches(), fallback=given))
+            plain(ORTModule(Branches(), fallback=policy))
 
 
 def test_what_can_be_captured_is_not_fallen_back_on():
@@ -152,9 +152,9 @@ def test_a_module_that_cannot_be_wrapped():
 
 def test_names_are_joined_and_a_wrong_one_is_told_the_right_one(monkeypatch):
     both = FallbackPolicy.FALLBACK_UNSUPPORTED_DATA | FallbackPolicy.FALLBACK_UNSUPPORTED_DEVICE
-    for given in ("FALLBACK_UNSUPPORTED_DATA|FALLBACK_UNSUPPORTED_DEVICE",
+    for policy in ("FALLBACK_UNSUPPORTED_DATA|FALLBACK_UNSUPPORTED_DEVICE",
                   "FALLBACK_UNSUPPORTED_DEVICE, FALLBACK_UNSUPPORTED_DATA"):  # fmt: skip
-        assert ORTModule(nn.Linear(2, 2), fallback=given)._fallback.policy == both
+        assert ORTModule(nn.Linear(2, 2), fallback=policy)._fallback.policy == both
     with pytest.raises(OptionError, match="fallback names 'UNSUPPORTED_DATA'[^$]*'FALLBACK_UNSUPPORTED_DATA'"):
         ORTModule(nn.Linear(2, 2), fallback="UNSUPPORTED_DATA")
     monkeypatch.setenv("ORTMODULE_FALLBACK_POLICY", "FALLBACK_DISABLED")
@@ -168,12 +168,14 @@ def test_names_are_joined_and_a_wrong_one_is_told_the_right_one(monkeypatch):
 
 def test_a_copy_keeps_the_policy():
     ours = ORTModule(Perceptron(), fallback="FALLBACK_UNSUPPORTED_DATA")
-    for one in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):  # noqa: S301 (made here)
-        assert one._fallback.policy is FallbackPolicy.FALLBACK_UNSUPPORTED_DATA
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):  # noqa: S301 (made here)
+        assert copied._fallback.policy is FallbackPolicy.FALLBACK_UNSUPPORTED_DATA
 
 
 def test_the_values_are_onnxruntimes():
     names = ["DISABLE", "FORCE_TORCH_FORWARD", "FORCE_TORCH_BACKWARD", "UNSUPPORTED_DEVICE", "UNSUPPORTED_DATA",
              "UNSUPPORTED_TORCH_MODEL", "UNSUPPORTED_ONNX_MODEL", "BAD_INITIALIZATION"]  # fmt: skip
-    assert [(one.name, one.value) for one in FallbackPolicy] == [(f"FALLBACK_{n}", 1 << i) for i, n in enumerate(names)]
+    assert [(policy.name, policy.value) for policy in FallbackPolicy] == [
+        (f"FALLBACK_{n}", 1 << i) for i, n in enumerate(names)
+    ]
     assert issubclass(InputError, OntrainError)

@@ -41,10 +41,10 @@ def test_given_tensors_get_the_gradients(names):
         results = []
         for module in (ours, eager):
             module.zero_grad()
-            given = twice(module, names)
-            y = func.functional_call(module, given, (x,), {"scale": 2.0})
+            state = twice(module, names)
+            y = func.functional_call(module, state, (x,), {"scale": 2.0})
             y.square().sum().backward()
-            results.append([y, *(tensor.grad for tensor in given.values())])
+            results.append([y, *(tensor.grad for tensor in state.values())])
         torch.testing.assert_close(*results, **DOUBLE)
         if names is not None:
             assert_same_gradients(ours, eager, **DOUBLE)

@@ -233,8 +233,8 @@ def loop(module, optimizer, look, steps=4):
 def test_a_look_after_the_optimizers_step_gives_what_forward_had():
     ours, eager = pair(LanguageModel().double())
     for late in (lambda step, out: out[1].sum().item() if step == 2 else 0.0, lambda step, out: out[1].detach().sum()):
-        found = [loop(m, torch.optim.AdamW(m.parameters(), lr=0.1), late) for m in (ours, eager)]
-        torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
+        trajectories = [loop(m, torch.optim.AdamW(m.parameters(), lr=0.1), late) for m in (ours, eager)]
+        torch.testing.assert_close(*trajectories, rtol=1e-8, atol=1e-10)
 
 
 def test_statistics_are_those_of_the_call_after_a_step():
@@ -242,24 +242,24 @@ def test_statistics_are_those_of_the_call_after_a_step():
     model = Noisy().double()
     model.dropout.p = 0.0
     ours, eager = pair(model)
-    found = []
+    logits = []
     for module in (ours, eager):
         optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
         out = module(x.double(), label)
         out["loss"].backward()
         optimizer.step()
         module(x.double() * 2, label)
-        found.append(out["logits"].detach())
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+        logits.append(out["logits"].detach())
+    torch.testing.assert_close(*logits, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(ours.norm.running_mean, eager.norm.running_mean)
 
 
 def test_outputs_that_are_collected_are_right_and_need_one_copy_of_the_parameters():
     ours, eager = pair(LanguageModel().double())
-    found = [
+    outputs_of_runs = [
         torch.stack(loop(m, torch.optim.SGD(m.parameters(), lr=0.5), lambda _, out: out[1])) for m in (ours, eager)
     ]
-    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*outputs_of_runs, rtol=1e-9, atol=1e-12)
     (entry,) = ours._engine.entries
     assert len(entry._state._copies) <= 2
     assert computed(ours) is None, "they are in the plan, once it is seen"
@@ -272,7 +272,7 @@ def test_no_copy_is_made_where_the_outputs_are_gone():
         ours(IDS, IDS)[0].backward()
         optimizer.step()
     (entry,) = ours._engine.entries
-    assert not entry._state._copies and not [one for one in _open if one._state is entry._state]
+    assert not entry._state._copies and not [opened for opened in _open if opened._state is entry._state]
 
 
 def test_another_models_optimizer_makes_no_copy():
@@ -338,8 +338,8 @@ def test_all_is_computed_where_laziness_does_not_apply(mode, monkeypatch):
     ours.train(mode != "eval")
     with torch.set_grad_enabled(mode != "no_grad"):
         outputs = ours(IDS) if mode == "logits only" else ours(IDS, IDS)
-    for one in [outputs] if mode == "logits only" else outputs:
-        assert type(one) is torch.Tensor
+    for output in [outputs] if mode == "logits only" else outputs:
+        assert type(output) is torch.Tensor
     assert type(copy.deepcopy(ours)(IDS, IDS)[1]) is (torch.Tensor if mode in ("option", "eval", "environment")
                                                       else LazyOutput)  # fmt: skip
 
@@ -354,15 +354,15 @@ def test_threads_that_look_at_once():
     ours, eager = pair(LanguageModel().double())
     want = eager(IDS, IDS)[1]
     loss, logits = ours(IDS, IDS)
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(logits.detach().clone())) for _ in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 4
-    for one in found:
-        torch.testing.assert_close(one, want, rtol=1e-9, atol=1e-12)
+    looks = []
+    threads = [threading.Thread(target=lambda: looks.append(logits.detach().clone())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(looks) == 4
+    for thread in looks:
+        torch.testing.assert_close(thread, want, rtol=1e-9, atol=1e-12)
     loss.backward()
 
 

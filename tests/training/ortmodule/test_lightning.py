@@ -107,7 +107,7 @@ def test_a_checkpoint_is_lightnings_and_training_goes_on_from_it(plain, tmp_path
     whole = trainer(tmp_path / "whole")
     whole.fit(model, batches(), batches())
     saved = sorted((tmp_path / "whole").glob("*.ckpt"))
-    assert [one.name for one in saved] == ["epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt"]
+    assert [path.name for path in saved] == ["epoch=0.ckpt", "epoch=1.ckpt", "epoch=2.ckpt"]
     # Into the plain class, without ontrain.
     loaded = Classifier.load_from_checkpoint(saved[-1], weights_only=True)
     torch.testing.assert_close(dict(loaded.state_dict()), dict(model.state_dict()), rtol=0, atol=0)
@@ -121,8 +121,8 @@ def test_evaluation_and_prediction_run_the_graph(plain, tmp_path):
     run = trainer(tmp_path)
     expected = trainer(tmp_path).validate(plain, batches(), verbose=False)
     RAN.clear()
-    [found] = run.validate(model, batches(), verbose=False)
-    assert found["val_loss"] == pytest.approx(expected[0]["val_loss"], rel=1e-5)
+    [metrics] = run.validate(model, batches(), verbose=False)
+    assert metrics["val_loss"] == pytest.approx(expected[0]["val_loss"], rel=1e-5)
     inputs = DataLoader(batches().dataset.tensors[0], 16)
     predicted = torch.cat(run.predict(model, inputs))
     assert RAN and all(RAN)

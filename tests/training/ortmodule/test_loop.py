@@ -286,13 +286,13 @@ def pickled(module):
 def test_copies_are_independent(twins, x, how):
     ours, eager = twins
     ours(x)
-    made = how(ours)
-    assert isinstance(made, ORTModule) and made.first.weight is not ours.first.weight
+    copied = how(ours)
+    assert isinstance(copied, ORTModule) and copied.first.weight is not ours.first.weight
     with torch.no_grad():
         ours.first.weight.zero_()
-    for module in (made, eager):
-        module(x).square().sum().backward() if module is made else (module(x), module(x).square().sum().backward())
-    assert_same_gradients(made, eager, **DOUBLE)
+    for module in (copied, eager):
+        module(x).square().sum().backward() if module is copied else (module(x), module(x).square().sum().backward())
+    assert_same_gradients(copied, eager, **DOUBLE)
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, pickled], ids=["deepcopy", "pickle"])
@@ -325,11 +325,11 @@ def test_a_copy_keeps_the_hooks_of_the_wrapper(how, x):
         module.register_forward_pre_hook(module.count)
         module.register_full_backward_hook(negated)
         module(x)
-        made = how(module)
+        wrapped = how(module)
         leaf = x.clone().requires_grad_()
-        y = made(leaf)
+        y = wrapped(leaf)
         y.square().sum().backward()
-        results.append((y.detach(), leaf.grad, made.calls, module.calls))
+        results.append((y.detach(), leaf.grad, wrapped.calls, module.calls))
     assert results[0][2:] == results[1][2:] == (2, 1)
     for mine, theirs in zip(results[0][:2], results[1][:2], strict=True):
         torch.testing.assert_close(mine, theirs)
@@ -381,7 +381,7 @@ def test_memory_is_flat_over_a_thousand_steps_of_changing_shapes():
 
     def objects():
         gc.collect()
-        return sum(isinstance(one, torch.Tensor) for one in gc.get_objects())
+        return sum(isinstance(tensor, torch.Tensor) for tensor in gc.get_objects())
 
     run(200)
     tensors, peak = objects(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

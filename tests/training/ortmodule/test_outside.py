@@ -238,8 +238,8 @@ class Parts(nn.Module):
 def test_a_method_that_calls_a_part_alone_says_so_once(recwarn):
     model = ORTModule(Parts())
     model.loss(torch.randn(2, 4))
-    assert not [one for one in recwarn if "plain PyTorch" in str(one.message)]
+    assert not [warning for warning in recwarn if "plain PyTorch" in str(warning.message)]
     for _ in range(2):
         model.embed(torch.randn(2, 4))
-    [said] = [one for one in recwarn if "plain PyTorch" in str(one.message)]
+    [said] = [warning for warning in recwarn if "plain PyTorch" in str(warning.message)]
     assert "embed of Parts calls self.body(...)" in str(said.message) and said.filename == __file__

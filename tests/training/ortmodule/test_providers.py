@@ -18,9 +18,9 @@ def test_gradients_and_statistics(provider):
     for rows in (5, 4, 5):
         x = torch.randn(rows, 6)
         y, z = x.clone().requires_grad_(), x.clone().requires_grad_()
-        for module, given in ((ours, y), (eager, z)):
+        for module, leaf in ((ours, y), (eager, z)):
             module.zero_grad()
-            loss = module(given).square().sum()
+            loss = module(leaf).square().sum()
             loss.backward(retain_graph=True)
             loss.backward()
         assert_same_gradients(ours, eager, rtol=1e-4, atol=1e-5)

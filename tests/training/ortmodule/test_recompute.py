@@ -36,7 +36,7 @@ def run(model: torch.nn.Module, **options: Any) -> tuple[list[torch.Tensor], int
     """Losses and gradients of two steps, the plan's bytes, and the operators that run a second time."""
     torch.manual_seed(4)
     wrapped = ORTModule(copy.deepcopy(model), **options)
-    found, plans = [], []
+    tensors, plans = [], []
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         plans.append(make_plan(*args, **kwargs))
@@ -46,14 +46,14 @@ def run(model: torch.nn.Module, **options: Any) -> tuple[list[torch.Tensor], int
         for _ in range(2):
             loss = wrapped(IDS, IDS)
             loss.backward()
-            found += [loss.detach(), *(g for g in gradients(wrapped).values() if g is not None)]
-    (made,) = plans
-    again = Counter(n.op_type for n in made.model.graph if (n.name or "").endswith("_again") and n.op_type not in VIEWS)
-    return found, made.executable.planned_bytes, again, wrapped
+            tensors += [loss.detach(), *(g for g in gradients(wrapped).values() if g is not None)]
+    (plan,) = plans
+    again = Counter(n.op_type for n in plan.model.graph if (n.name or "").endswith("_again") and n.op_type not in VIEWS)
+    return tensors, plan.executable.planned_bytes, again, wrapped
 
 
-def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
-    assert len(one) == len(other) > 10 and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def assert_same(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> None:
+    assert len(tensors) == len(others) > 10 and all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -63,40 +63,40 @@ def model() -> torch.nn.Module:
 
 
 @pytest.fixture(scope="module")
-def kept(model):
+def baseline(model):
     return run(model)
 
 
-def test_a_budget_gives_the_same_gradients_to_the_bit(model, kept):
-    found, nbytes, again, wrapped = run(model, memory_budget=0.7)
-    assert_same(kept[0], found)
-    assert nbytes <= 0.7 * kept[1] and again and not kept[2]
+def test_a_budget_gives_the_same_gradients_to_the_bit(model, baseline):
+    tensors, nbytes, again, wrapped = run(model, memory_budget=0.7)
+    assert_same(baseline[0], tensors)
+    assert nbytes <= 0.7 * baseline[1] and again and not baseline[2]
     # A copy keeps to it as well.
     assert copy.deepcopy(wrapped).__dict__["_memory_budget"] == 0.7
 
 
-def test_the_environment_sets_a_budget(model, kept, monkeypatch):
-    monkeypatch.setenv("ONTRAIN_MEMORY_BUDGET", str(int(0.8 * kept[1])))
-    found, nbytes, _, _ = run(model)
-    assert_same(kept[0], found)
-    assert nbytes <= 0.8 * kept[1]
+def test_the_environment_sets_a_budget(model, baseline, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_MEMORY_BUDGET", str(int(0.8 * baseline[1])))
+    tensors, nbytes, _, _ = run(model)
+    assert_same(baseline[0], tensors)
+    assert nbytes <= 0.8 * baseline[1]
 
 
 @pytest.mark.parametrize(("level", "layers"), [("0", 0), ("1", 3), ("2", 0)])
-def test_onnxruntimes_levels_drive_the_pass(model, kept, monkeypatch, level, layers):
+def test_onnxruntimes_levels_drive_the_pass(model, baseline, monkeypatch, level, layers):
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
-    found, nbytes, again, _ = run(model)
-    assert_same(kept[0], found)
-    assert bool(again) == (level != "0") and (nbytes < kept[1]) == (level != "0")
+    tensors, nbytes, again, _ = run(model)
+    assert_same(baseline[0], tensors)
+    assert bool(again) == (level != "0") and (nbytes < baseline[1]) == (level != "0")
     if layers:
         assert again["Attention"] == layers
 
 
-def test_onnxruntimes_config_names_clusters_of_a_table_that_is_said(model, kept, monkeypatch, caplog):
+def test_onnxruntimes_config_names_clusters_of_a_table_that_is_said(model, baseline, monkeypatch, caplog):
     monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", "Gelu+:1:2")
     with caplog.at_level(logging.INFO, "ontrain.phases"):
-        found, _, again, _ = run(model)
-    assert_same(kept[0], found)
+        tensors, _, again, _ = run(model)
+    assert_same(baseline[0], tensors)
     assert again == {"Gelu": 2}
     (row,) = [line for line in caplog.text.splitlines() if line.endswith("  Gelu+")]
     assert row.split()[:3] == ["3", "×", f"{60 * 64 * 4:,}"]  # three layers, 60 tokens, four times their width

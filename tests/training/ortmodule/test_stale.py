@@ -104,10 +104,10 @@ def test_numbers_within_an_argument_are_part_of_the_graph(make):
     x = torch.randn(2, 4)
     for factor in (2.0, 3.0, 2.0):
         torch.testing.assert_close(ours(x, make(factor)), eager(x, make(factor)))
-    kept = make(1.0)
+    argument = make(1.0)
     for _ in range(2):
-        kept.factor += 1
-        torch.testing.assert_close(ours(x, kept), eager(x, kept))
+        argument.factor += 1
+        torch.testing.assert_close(ours(x, argument), eager(x, argument))
 
 
 class Phased(nn.Module):

@@ -29,8 +29,8 @@ def test_first_calls_and_backwards_at_once():
 
     def work(x, expected):
         for _ in range(40):
-            found = torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
-            torch.testing.assert_close(found, expected, **DOUBLE)
+            gradients = torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
+            torch.testing.assert_close(gradients, expected, **DOUBLE)
 
     at_once(*(lambda x=x, w=w: work(x, w) for x, w in zip(inputs, want, strict=True)))
     assert ours._engine.captures == 1
@@ -68,9 +68,9 @@ def test_two_modules_are_planned_at_once(seed):
         sizes = random.Random(seed + width)
         for _ in range(8):
             x = torch.randn(sizes.randint(2, 5), sizes.randint(2, 5), width, dtype=torch.float64)
-            found = torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
+            gradients = torch.autograd.grad(ours(x).square().sum(), list(ours.parameters()))
             expected = torch.autograd.grad(eager(x).square().sum(), list(eager.parameters()))
-            torch.testing.assert_close(found, expected, **DOUBLE)
+            torch.testing.assert_close(gradients, expected, **DOUBLE)
 
     at_once(*(lambda p=p, w=w: work(*p, w) for p, w in zip(pairs, widths, strict=True)))
     assert [ours._engine.captures for ours, _ in pairs] == [1] * len(pairs)
@@ -102,9 +102,9 @@ def test_threads_whose_batches_have_other_labels_plan_at_once(seed):
             ids = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=generator)
             labels = torch.where(torch.arange(BATCH * LENGTH).reshape(BATCH, LENGTH) < labelled + number, ids, -100)
             mask = torch.ones_like(ids)
-            found = torch.autograd.grad(ours(ids, mask, labels), list(ours.parameters()))
+            gradients = torch.autograd.grad(ours(ids, mask, labels), list(ours.parameters()))
             expected = torch.autograd.grad(eager(ids, mask, labels), list(eager.parameters()))
-            torch.testing.assert_close(found, expected, **DOUBLE)
+            torch.testing.assert_close(gradients, expected, **DOUBLE)
 
     at_once(*(lambda p=p, i=i: work(*p, i) for i, p in enumerate(pairs)))
     for ours, _ in pairs:
@@ -156,10 +156,10 @@ class _Waits(Pass):
 
 @pytest.fixture
 def waits():
-    one = _Waits()
-    register_pass(one, stage="forward")
-    yield one
-    unregister_pass(one.name, stage="forward")
+    graph_pass = _Waits()
+    register_pass(graph_pass, stage="forward")
+    yield graph_pass
+    unregister_pass(graph_pass.name, stage="forward")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

@@ -29,7 +29,7 @@ def file_of(
     graph = helper.make_graph(list(nodes), "operator", inputs, results, held)
     opsets = {"": opset} if microsoft is None else {"": opset, "com.microsoft": microsoft}
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid(*item) for item in opsets.items()], ir_version=9
+        graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()], ir_version=9
     )
     return model.SerializeToString()
 

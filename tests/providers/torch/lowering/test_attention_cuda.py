@@ -34,7 +34,7 @@ def graph(
     q, dy = value("q", B, H, length, width), value("dy", B, H, length, width)
     k, v = value("k", B, H, keys, width), value("v", B, H, keys, width)
     added = value("bias", *fed) if fed is not None else None
-    op = Builder(new_model([one for one in (q, k, v, dy, added) if one is not None], "attention").graph)
+    op = Builder(new_model([value for value in (q, k, v, dy, added) if value is not None], "attention").graph)
     if bias is not None:
         added = op.const(bias, dtype)
     options = {"scale": SCALE, "dropout": dropout}
@@ -49,9 +49,9 @@ def graph(
 def kernel(model: ir.Model, which: int = 0, *, flash: bool = True) -> str | None:
     nodes = [node for node in model.graph if node.op_type == "Attention"]
     e = Emitter(torch.device("cpu"))
-    for one in model.graph.inputs:
-        e.out(one)
-    bufs = [e.value(one) if one is not None else None for one in (*nodes[which].inputs, None)[:4]]
+    for value in model.graph.inputs:
+        e.out(value)
+    bufs = [e.value(value) if value is not None else None for value in (*nodes[which].inputs, None)[:4]]
     return kernel_for(nodes[which], *bufs, flash=flash)
 
 
@@ -97,26 +97,26 @@ def test_adjoints_with_a_place_come_from_the_kernel_and_from_nowhere_else(name):
     forward, backward = graph(half).graph
     places = [Emitter(torch.device("cpu")).new((B, H, L, E), torch.bfloat16) for _ in backward.outputs]
     e = Emitter(torch.device("cpu"), Placement(pins=dict(zip(backward.outputs, places, strict=True))))
-    for one in (*forward.inputs[:3], backward.inputs[0]):
-        e.out(one)
-    lower_fused(e, forward, name, *(e.value(one) for one in forward.inputs[:3]), None)
+    for value in (*forward.inputs[:3], backward.inputs[0]):
+        e.out(value)
+    lower_fused(e, forward, name, *(e.value(value) for value in forward.inputs[:3]), None)
     lower_fused_grad(e, backward, e.kept(backward.inputs[4]))
     *before, last = e.program
-    assert last.results == places and not any(place in one.writes for one in before for place in places)
+    assert last.results == places and not any(place in instruction.writes for instruction in before for place in places)
 
 
 def feeds(bias: tuple[int, ...] | None, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
     draws = torch.Generator().manual_seed(1)
-    made = {name: torch.randn(B, H, L, E, generator=draws) for name in ("q", "k", "v", "dy")}
+    tensors = {name: torch.randn(B, H, L, E, generator=draws) for name in ("q", "k", "v", "dy")}
     if bias is not None:
-        made["bias"] = torch.where(torch.rand(bias, generator=draws) < 0.3, -1e4, 0.0)
-    return {name: tensor.to(dtype).to(device) for name, tensor in made.items()}
+        tensors["bias"] = torch.where(torch.rand(bias, generator=draws) < 0.3, -1e4, 0.0)
+    return {name: tensor.to(dtype).to(device) for name, tensor in tensors.items()}
 
 
-def run(model: ir.Model, given: dict[str, torch.Tensor], device: str, rng=(1, 2)) -> list[torch.Tensor]:
+def run(model: ir.Model, tensors: dict[str, torch.Tensor], device: str, rng=(1, 2)) -> list[torch.Tensor]:
     provider = get_provider("TorchExecutionProvider", device)
-    found = provider.compile(model, provider.create_state([])).run(given, rng=rng)
-    return [found[one.name].double().cpu() for one in model.graph.outputs]
+    results = provider.compile(model, provider.create_state([])).run(tensors, rng=rng)
+    return [results[value.name].double().cpu() for value in model.graph.outputs]
 
 
 GPU = {
@@ -129,22 +129,22 @@ GPU = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GPU)
 def test_a_gpu_gives_what_the_formula_says(name, dtype):
-    given = feeds(GPU[name].get("fed"), getattr(torch, dtype), "cpu")
-    found = run(graph(DTYPES[dtype], **GPU[name]), {n: t.cuda() for n, t in given.items()}, "cuda")
-    wide = {n: t.double() for n, t in given.items()}
+    tensors = feeds(GPU[name].get("fed"), getattr(torch, dtype), "cpu")
+    results = run(graph(DTYPES[dtype], **GPU[name]), {n: t.cuda() for n, t in tensors.items()}, "cuda")
+    wide = {n: t.double() for n, t in tensors.items()}
     wanted = run(graph(ir.DataType.DOUBLE, **GPU[name]), wide, "cpu")
-    for ours, true in zip(found, wanted, strict=True):
+    for ours, true in zip(results, wanted, strict=True):
         torch.testing.assert_close(ours, true, rtol=2e-2, atol=1e-3 if dtype == "float32" else 3e-2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GPU)
 def test_dropout_inside_of_a_kernel_repeats_and_leaves_the_devices_generator_alone(name):
-    given = feeds(GPU[name].get("fed"), torch.bfloat16, "cuda")
+    tensors = feeds(GPU[name].get("fed"), torch.bfloat16, "cuda")
     model = graph(half, dropout=0.3, **GPU[name])
     torch.manual_seed(5)
     before = torch.cuda.get_rng_state()
-    first, same, other = (run(model, given, "cuda", rng) for rng in ((1, 2), (1, 2), (1, 3)))
+    first, same, other = (run(model, tensors, "cuda", rng) for rng in ((1, 2), (1, 2), (1, 3)))
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(first, same, strict=True))
     assert not torch.equal(first[0], other[0])
@@ -154,7 +154,7 @@ def test_dropout_inside_of_a_kernel_repeats_and_leaves_the_devices_generator_alo
 @pytest.mark.parametrize("name", GPU)
 def test_dropout_going_backward_is_that_of_going_forward(name):
     """y is linear in v, and its adjoint the transposed map: ⟨dy, y(v)⟩ = ⟨dv, v⟩ for the mask that was drawn."""
-    given = feeds(GPU[name].get("fed"), torch.bfloat16, "cuda")
-    y, _, _, dv = run(graph(half, dropout=0.3, **GPU[name]), given, "cuda")
-    dy, v = (given[one].double().cpu() for one in ("dy", "v"))
+    tensors = feeds(GPU[name].get("fed"), torch.bfloat16, "cuda")
+    y, _, _, dv = run(graph(half, dropout=0.3, **GPU[name]), tensors, "cuda")
+    dy, v = (tensors[name].double().cpu() for name in ("dy", "v"))
     torch.testing.assert_close((dy * y).sum(), (dv * v).sum(), rtol=2e-2, atol=1.0)

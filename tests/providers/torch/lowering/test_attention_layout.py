@@ -80,7 +80,7 @@ def test_parameters_that_are_query_key_and_value_are_trained(flat):
 def test_without_a_place_the_heads_of_a_token_lie_together():
     e = Emitter(torch.device("cpu"))
     value = ir.Value(name="y", shape=ir.Shape((B, H, L, E)), type=ir.TensorType(ir.DataType.FLOAT))
-    made = out_by_token(e, value)
-    assert made.shape == (B, H, L, E) and e.value(value) is made
-    e.reshape(e.permute(made, (0, 2, 1, 3)), (B, L, H * E))
+    buf = out_by_token(e, value)
+    assert buf.shape == (B, H, L, E) and e.value(value) is buf
+    e.reshape(e.permute(buf, (0, 2, 1, 3)), (B, L, H * E))
     assert not e.program  # that was a view

@@ -54,8 +54,8 @@ def _program(bias_shape, mask, dtype=ir.DataType.DOUBLE, dropout=DROPOUT):
 
 def _ours(feeds, **options):
     executable, names = _program(feeds["bias"].shape if "bias" in feeds else None, "mask" in feeds, **options)
-    found = executable.run(feeds, rng=(1, 2))
-    return [np.asarray(found[name]) for name in names], executable
+    results = executable.run(feeds, rng=(1, 2))
+    return [np.asarray(results[name]) for name in names], executable
 
 
 def _expected(feeds):
@@ -63,27 +63,27 @@ def _expected(feeds):
     scores = q @ k.transpose(-1, -2) * SCALE
     if "bias" in feeds:
         scores = scores + torch.tensor(feeds["bias"])
-    kept = torch.tensor(feeds["mask"]).double() / (1 - DROPOUT) if "mask" in feeds else 1
-    y = (torch.softmax(scores, -1) * kept) @ v
+    mask = torch.tensor(feeds["mask"]).double() / (1 - DROPOUT) if "mask" in feeds else 1
+    y = (torch.softmax(scores, -1) * mask) @ v
     return [y.detach(), *torch.autograd.grad(y, (q, k, v), torch.tensor(feeds["dy"]))]
 
 
 def _feeds(seed, **more):
     rng = np.random.default_rng(seed)
-    made = {"q": (B, H, L, E), "k": (B, H, S, E), "v": (B, H, S, F), "dy": (B, H, L, F)}
-    return {name: rng.standard_normal(shape) for name, shape in made.items()} | {
+    shapes = {"q": (B, H, L, E), "k": (B, H, S, E), "v": (B, H, S, F), "dy": (B, H, L, F)}
+    return {name: rng.standard_normal(shape) for name, shape in shapes.items()} | {
         "mask": rng.random((B, H, L, S)) > DROPOUT, **more
     }  # fmt: skip
 
 
 def _is_tiled(executable):
-    return any(one.fn is attention_tiles._attend for one in executable.current._program)
+    return any(instruction.fn is attention_tiles._attend for instruction in executable.current._program)
 
 
 def _check(feeds):
-    found, executable = _ours(feeds)
+    results, executable = _ours(feeds)
     assert _is_tiled(executable)
-    for ours, want in zip(found, _expected(feeds), strict=True):
+    for ours, want in zip(results, _expected(feeds), strict=True):
         np.testing.assert_allclose(ours, want, rtol=1e-12, atol=1e-13)
 
 
@@ -166,8 +166,8 @@ def test_masks_are_drawn_as_without_tiles(seed, monkeypatch):
     monkeypatch.setattr(attention_tiles, "TILED", 1 << 30)
     whole, other = _ours(feeds)
     assert _is_tiled(executable) and not _is_tiled(other)
-    for one, two in zip(tiled, whole, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-13)
+    for y, two in zip(tiled, whole, strict=True):
+        np.testing.assert_allclose(y, two, rtol=1e-12, atol=1e-13)
     assert executable.planned_bytes > 0
 
 
@@ -184,8 +184,8 @@ def test_keys_outside_the_window_are_never_read(seed):
 def test_a_bias_that_is_no_number_reaches_the_result(seed):
     bias = BIASES["padding behind"].copy()
     bias[1, 0, 0, 4] = np.nan
-    found, _ = _ours(_feeds(seed, bias=bias))
-    assert np.isnan(found[0][1]).all() and np.isfinite(found[0][[0, 2]]).all()
+    results, _ = _ours(_feeds(seed, bias=bias))
+    assert np.isnan(results[0][1]).all() and np.isfinite(results[0][[0, 2]]).all()
 
 
 @pytest.mark.parametrize("dtype", ["BFLOAT16", "FLOAT16", "FLOAT"])
@@ -195,9 +195,9 @@ def test_lower_precisions_round_and_do_nothing_else(dtype, seed):
     assert _is_tiled(executable)
     precision = {"BFLOAT16": torch.bfloat16, "FLOAT16": torch.float16, "FLOAT": torch.float32}[dtype]
     rounded = {k: torch.tensor(v) if k == "mask" else torch.tensor(v).to(precision) for k, v in exact.items()}
-    found = executable.run(rounded, rng=(0, 0))
+    results = executable.run(rounded, rng=(0, 0))
     want = _expected({k: v.numpy() if k == "mask" else v.double().numpy() for k, v in rounded.items()})
-    for name, one in zip(names, want, strict=True):
+    for name, reference in zip(names, want, strict=True):
         # Each element comes of a few roundings of numbers that are not larger than the largest result by much.
-        bound = 16 * torch.finfo(precision).eps * float(one.abs().max())
-        torch.testing.assert_close(found[name].double(), one, rtol=0, atol=bound)
+        bound = 16 * torch.finfo(precision).eps * float(reference.abs().max())
+        torch.testing.assert_close(results[name].double(), reference, rtol=0, atol=bound)

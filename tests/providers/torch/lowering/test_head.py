@@ -49,8 +49,8 @@ def gradients(classes, dtype, *, transposed, bias, logits_bytes):
     scores = exact["h"] @ (exact["w"].t() if transposed else exact["w"]) + exact.get("b", 0.0)
     loss = F.cross_entropy(scores, labels)
     loss.backward()
-    found = [outputs[value.name] for value in results]
-    return found, [loss.detach(), *(tensor.grad for tensor in exact.values())]
+    computed = [outputs[value.name] for value in results]
+    return computed, [loss.detach(), *(tensor.grad for tensor in exact.values())]
 
 
 @pytest.mark.parametrize("chunks", [1, 3])

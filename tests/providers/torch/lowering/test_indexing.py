@@ -29,8 +29,8 @@ def test_the_padding_row_of_an_embedding_takes_no_gradient(padding):
     feeds = {"dy": torch.randn(2, 4, 5), "ids": torch.tensor([[0, 3, 3, 5], [0, 1, 3, 0]])}
     rows = torch.nn.functional.embedding(feeds["ids"], weight, padding_idx=None if padding < 0 else padding)
     rows.backward(feeds["dy"])
-    (found,) = run(model, feeds)
-    torch.testing.assert_close(found, weight.grad)
+    (gradient,) = run(model, feeds)
+    torch.testing.assert_close(gradient, weight.grad)
 
 
 def _ids(*shape: int) -> ir.Value:

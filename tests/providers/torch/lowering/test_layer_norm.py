@@ -14,11 +14,11 @@ from ontrain.training.ortmodule import ORTModule
 
 def _results(model, x, weights):
     """Result, and gradients of input and parameters."""
-    given = x.clone().requires_grad_()
+    leaf = x.clone().requires_grad_()
     model.zero_grad(set_to_none=True)
-    y = model(given)
+    y = model(leaf)
     (y * weights).sum().backward()
-    return [y.detach(), given.grad, *(one.grad for one in model.parameters())]
+    return [y.detach(), leaf.grad, *(parameter.grad for parameter in model.parameters())]
 
 
 def _pair(*args, **more):
@@ -31,7 +31,12 @@ def _pair(*args, **more):
 def _programs(wrapped):
     (entry,) = wrapped._engine.entries
     plans = [plan.executable.current for plan in entry.session.plans.values()]
-    return [one.fn for plan in plans for half in (plan.forward_code, plan.backward_code) for one in half.program]
+    return [
+        instruction.fn
+        for plan in plans
+        for half in (plan.forward_code, plan.backward_code)
+        for instruction in half.program
+    ]
 
 
 def test_small_values_equal_eager_to_the_bit():
@@ -83,14 +88,14 @@ def test_large_values_are_as_near_to_the_exact_result_as_eager(ways, shape, bias
         assert (ours - want).abs().max() <= 2 * (eager - want).abs().max()
     calls = _programs(wrapped)
     # Three megabytes: as many calls of the kernel as there are pieces, one call else.
-    assert [calls.count(one) for one in ways] == ([3, 3] if torch.native_layer_norm in ways else [1, 1])
+    assert [calls.count(function) for function in ways] == ([3, 3] if torch.native_layer_norm in ways else [1, 1])
 
 
 def test_the_kernel_piece_by_piece_equals_eager_to_the_bit(monkeypatch):
     monkeypatch.setattr(layer_norm, "_KERNEL_PIECE", layer_norm._LARGE)
     plain, wrapped = _pair(512)
     x, weights = torch.randn(1501, 512) * 5 + 20, torch.randn(1501, 512)
-    (y, dx, *sums), (eager_y, eager_dx, *eager_sums) = (_results(one, x, weights) for one in (wrapped, plain))
+    (y, dx, *sums), (eager_y, eager_dx, *eager_sums) = (_results(model, x, weights) for model in (wrapped, plain))
     assert torch.equal(y, eager_y) and torch.equal(dx, eager_dx)
     for ours, eager in zip(sums, eager_sums, strict=True):  # over rows, which are added up in another order
         torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6 * float(eager.abs().max()))
@@ -99,7 +104,7 @@ def test_the_kernel_piece_by_piece_equals_eager_to_the_bit(monkeypatch):
 def test_large_values_in_double_precision_equal_eager(ways, monkeypatch):
     monkeypatch.setattr(layer_norm, "_PIECE", 10 << 10)
     monkeypatch.setattr(layer_norm, "_LARGE", 20 << 10)
-    plain, wrapped = (one.double() for one in _pair(32))
+    plain, wrapped = (model.double() for model in _pair(32))
     x, weights = torch.randn(7, 101, 32, dtype=torch.float64), torch.randn(7, 101, 32, dtype=torch.float64)
     for ours, eager in zip(_results(wrapped, x, weights), _results(plain, x, weights), strict=True):
         torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12 * float(eager.abs().max()))
@@ -125,4 +130,6 @@ def test_a_large_normalisation_asks_the_allocator_for_nothing(monkeypatch):
     x = torch.randn(1100, 256)
     wrapped(x)
     asked = _asked(lambda: wrapped(x))
-    assert [one for one in asked if one > 64] in ([x.nbytes], [x.nbytes, x.nbytes]), "the output that is handed out"
+    assert [nbytes for nbytes in asked if nbytes > 64] in ([x.nbytes], [x.nbytes, x.nbytes]), (
+        "the output that is handed out"
+    )

@@ -83,7 +83,7 @@ def test_each_step_is_torchs(name, dtype, rng):
         for key, param in params.items():
             param.grad = grad[key].to(dtype)
         optimizer.step()
-        kernels.step(number, {key: one.to(dtype) for key, one in grad.items()}, 4.0)
+        kernels.step(number, {key: tensor.to(dtype) for key, tensor in grad.items()}, 4.0)
         for key, param in params.items():
             # The learning rate is in single precision.
             torch.testing.assert_close(kernels[key], param.detach(), rtol=1e-5, atol=1e-6)

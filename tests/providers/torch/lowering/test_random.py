@@ -44,9 +44,9 @@ def test_no_position_is_favoured(name):
     (y,) = run(_dropout(0.5), {"x": torch.ones(SIZE)}, rng=(3, 4), name=name)
     # Several decisions come from one random number: each must be fair, and independent of the others.
     # The torch provider lays them side by side, the onnxruntime provider a quarter of the tensor apart.
-    for kept in ((y != 0).view(-1, 4).double(), (y != 0).view(4, -1).double().T):
-        assert torch.allclose(kept.mean(0), torch.full((4,), 0.5, dtype=torch.float64), atol=0.01)
-        assert torch.allclose(torch.cov(kept.T), torch.eye(4, dtype=torch.float64) / 4, atol=0.01)
+    for mask in ((y != 0).view(-1, 4).double(), (y != 0).view(4, -1).double().T):
+        assert torch.allclose(mask.mean(0), torch.full((4,), 0.5, dtype=torch.float64), atol=0.01)
+        assert torch.allclose(torch.cov(mask.T), torch.eye(4, dtype=torch.float64) / 4, atol=0.01)
 
 
 ROWS, COLUMNS = 512, 2048  # of decisions: what the torch provider spreads from two tables for a mask of 2²⁰
@@ -74,8 +74,8 @@ def test_decisions_depend_on_no_others_around_them(ratio, name):
 def test_sums_of_rows_and_columns_spread_as_they_should(name):
     size = ROWS * COLUMNS
     (y,) = run(_dropout(0.5, size=size), {"x": torch.ones(size)}, rng=(9, 6), name=name)
-    kept = (y != 0).double().view(ROWS, COLUMNS)
-    for sums, count in ((kept.sum(0), ROWS), (kept.sum(1), COLUMNS)):
+    mask = (y != 0).double().view(ROWS, COLUMNS)
+    for sums, count in ((mask.sum(0), ROWS), (mask.sum(1), COLUMNS)):
         chi_square = float(((sums - count / 2) ** 2).sum() / (count / 4))
         assert abs(chi_square - len(sums)) < 5 * (2 * len(sums)) ** 0.5
 
@@ -103,12 +103,12 @@ LARGE = 6_291_456 + 12_345  # as GPT-2's attention: 8 sequences of 12 heads of 2
 
 def test_no_part_of_a_large_mask_is_another(name):
     (y,) = run(_dropout(0.5, size=LARGE), {"x": torch.ones(LARGE)}, rng=(4, 7), name=name)
-    kept = y != 0
+    mask = y != 0
     # Whatever a mask is made of block by block, it would repeat after a multiple of some power of two.
     shifts = {odd << power for power in range(8, 23) for odd in (1, 3, 5)}
     for shift in sorted(shift for shift in shifts if shift < LARGE - 100_000):
         count = LARGE - shift
-        agree = int((kept[shift:] == kept[:-shift]).sum())
+        agree = int((mask[shift:] == mask[:-shift]).sum())
         assert abs(agree - count / 2) < 6 * (count / 4) ** 0.5, shift
 
 
@@ -117,10 +117,10 @@ def test_no_part_of_a_large_mask_is_another(name):
 def test_what_is_kept_is_scaled_by_the_share_that_is_kept(name, ratio, size):
     dropped = min(round(ratio * 2**16), 2**16 - 1)  # a decision has 16 bits
     (y,) = run(_dropout(ratio, size=size), {"x": torch.ones(size)}, rng=(2, 9), name=name)
-    kept = y[y != 0]
+    survivors = y[y != 0]
     expected = size * (1 - dropped / 2**16)
-    assert abs(len(kept) - expected) < 5 * expected**0.5 + 1
-    torch.testing.assert_close(kept, torch.full_like(kept, 2**16 / (2**16 - dropped)), rtol=3e-7, atol=0)
+    assert abs(len(survivors) - expected) < 5 * expected**0.5 + 1
+    torch.testing.assert_close(survivors, torch.full_like(survivors, 2**16 / (2**16 - dropped)), rtol=3e-7, atol=0)
 
 
 def test_a_mask_takes_one_byte_an_element():
@@ -185,7 +185,7 @@ def test_attention_drops_its_probabilities_and_their_gradient_alike(name, length
     feeds = {n: torch.randn(2, 3, length, 8) for n in "qk"} | {"v": torch.ones(2, 3, length, 8)}
     y, probs, dv = run(model, feeds, name=name)
     # With values of one, an output is the sum of the kept probabilities: neither 1 everywhere nor 1/(1−p).
-    kept = y[..., 0]
+    sums = y[..., 0]
     assert torch.allclose(probs.sum(-1), torch.ones(2, 3, length), atol=1e-5)
-    assert kept.std() > 0.02 and abs(float(kept.mean()) - 1) < 0.1
-    assert torch.allclose(dv[..., 0].sum(-1), kept.sum(-1), atol=1e-4)
+    assert sums.std() > 0.02 and abs(float(sums.mean()) - 1) < 0.1
+    assert torch.allclose(dv[..., 0].sum(-1), sums.sum(-1), atol=1e-4)

@@ -39,10 +39,10 @@ def check(module: nn.Module, steps: int, states: int = 0, dtype: torch.dtype = t
     for network in (ours, eager):
         torch.manual_seed(1)
         x = torch.randn(steps, 2, 3, dtype=dtype, requires_grad=True)
-        given = [torch.randn(states, 2, 4, dtype=dtype, requires_grad=True) for _ in range(2)] if states else []
-        loss = network(x, *given)
+        initial = [torch.randn(states, 2, 4, dtype=dtype, requires_grad=True) for _ in range(2)] if states else []
+        loss = network(x, *initial)
         loss.backward()
-        results.append([loss.detach(), x.grad, *(state.grad for state in given)])
+        results.append([loss.detach(), x.grad, *(state.grad for state in initial)])
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
     assert_same_gradients(ours, eager, rtol=1e-5, atol=1e-6)
 

@@ -42,8 +42,8 @@ class Ensemble:
         value = 0.0 if leaf else float(np.round(rng.standard_normal(), 1))
         mode = "LEAF" if leaf else str(rng.choice(self.modes))
         feature = 0 if leaf else int(rng.integers(FEATURES))
-        for field, item in zip(FIELDS, (tree, number, feature, value, mode, 0, 0), strict=True):
-            a[f"nodes_{field}"].append(item)
+        for field, entry in zip(FIELDS, (tree, number, feature, value, mode, 0, 0), strict=True):
+            a[f"nodes_{field}"].append(entry)
         a["nodes_missing_value_tracks_true"].append(int(rng.integers(2)))
         if not leaf:
             a["nodes_truenodeids"][at] = self._grow(tree, depth - 1)
@@ -52,10 +52,10 @@ class Ensemble:
         said = {"all": range(self.targets), "one": [tree % self.targets], "first": [0]}[self.says]
         for target in said:
             weight = rng.random() if self.positive else rng.standard_normal()
-            for field, item in zip(
+            for field, entry in zip(
                 ("treeids", "nodeids", "ids", "weights"), (tree, number, target, weight), strict=True
             ):
-                a[f"{self.kind}_{field}"].append(item)
+                a[f"{self.kind}_{field}"].append(entry)
         return number
 
 

@@ -22,12 +22,12 @@ _SMALL_IMAGE = dict(img_size=64)
 def without_repetition(module: nn.Module) -> nn.Module:
     """Cut each run of blocks of equal shape, one behind the other, to its first."""
     for chain in [child for child in module.modules() if isinstance(child, nn.Sequential)]:
-        kept: dict[str, nn.Module] = {}
+        blocks: dict[str, nn.Module] = {}
         for (_, before), (name, block) in itertools.pairwise(chain.named_children()):
             if _form(block) != _form(before) or next(block.parameters(), None) is None or _shrinks(block):
-                kept[name] = block
+                blocks[name] = block
         for name, _ in list(chain.named_children())[1:]:
-            if name not in kept:
+            if name not in blocks:
                 delattr(chain, name)
     return module
 
