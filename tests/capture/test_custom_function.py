@@ -196,3 +196,56 @@ def test_a_function_of_as_many_rows_as_a_mask_has_keeps_its_backward_and_prints_
             module(x.double()).backward()
     assert_same_gradients(ours, eager, **DOUBLE)
     assert not failures
+
+
+class _Inner(torch.autograd.Function):
+    """Rounds; its own gradient passes."""
+
+    @staticmethod
+    def forward(ctx, x, straight):
+        ctx.straight = straight
+        ctx.save_for_backward(x)
+        return x.round() if straight else x.sin()
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        return dy if ctx.straight else dy * x.cos(), None
+
+
+class _Outer(torch.autograd.Function):
+    """2 inner(w x) + 3 w x, by a backward that is the derivative, as linear_operator's products have."""
+
+    @staticmethod
+    def forward(ctx, x, w, straight):
+        ctx.save_for_backward(x, w)
+        ctx.straight = straight
+        return 2 * _Inner.apply(x * w, straight) + 3 * (x * w)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        dxw = dy * (3 + (2 if ctx.straight else 2 * (x * w).cos()))
+        return dxw * w, dxw * x, None
+
+
+class Nested(nn.Module):
+    def __init__(self, straight):
+        super().__init__()
+        self.inner, self.straight = nn.Linear(4, 4), straight
+        self.weight = nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return (_Outer.apply(self.inner(x), self.weight, self.straight) ** 2).mean()
+
+
+@pytest.mark.parametrize("straight", [False, True], ids=["derivative", "straight through"])
+def test_a_function_that_calls_another_passes_all_of_its_gradient(straight):
+    """The inner one ends a mode without gradients that the trace never saw begin."""
+    torch.manual_seed(0)
+    ours, eager = pair(Nested(straight).double())
+    x = torch.randn(3, 4).double()
+    for module in (ours, eager):
+        module(x).backward()
+    assert_same_gradients(ours, eager, **DOUBLE)
+    assert eager.weight.grad.abs().min() > 1e-3

@@ -199,6 +199,10 @@ class _Calls:
                 traced = OwnBackward(function, own, setup)
                 result, keeps, mode = traced.forward(*args), traced.setup_context, True
             else:
+                if enabled:
+                    # What it calls is differentiated, too. `apply` goes without gradients meanwhile, unseen by the
+                    # trace, and a function called inside would go back to that for the trace to see.
+                    private("torch._C._set_grad_enabled")(True)
                 result, keeps, mode = own(*args), setup, False
             if setup is not None and keeps is not None:
                 self._setup = function, _in_mode(mode, keeps)
