@@ -55,19 +55,29 @@ class Walk:
                     self.op.environment[node] = constant(self.op, node.meta["ontrain.constant"])
 
     def _translate(self, node: fx.Node) -> None:
-        op, val = self.op, node.meta.get("val")
+        """Emit what a node computes, with the user's line."""
+        start, val = len(self.op.nodes), node.meta.get("val")
         if not isinstance(val, torch.Tensor | tuple | list):
-            if isinstance(val, torch.SymInt | torch.SymFloat) and _is_number(node.target):
-                number = op.Reshape(self.read(node.args[0]), [1])
-                if not (isinstance(val, torch.SymInt) and self._measured(node, val, number)):
-                    self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
-            if val is not None:
-                op.environment[node] = self.symbols.convert(val)
-            return
-        if node.target is operator.getitem:
+            self._number(node, val)
+        elif node.target is operator.getitem:
             self._set(node, self.read(node.args[0])[node.args[1]])
-            return
-        start = len(op.nodes)
+        else:
+            self._tensors(node, val)
+        line, module = source_line(node), module_of(node, self.prefixes)
+        for emitted in self.op.nodes[start:]:
+            annotate(emitted, line, module)
+
+    def _number(self, node: fx.Node, val: Any) -> None:
+        op = self.op
+        if isinstance(val, torch.SymInt | torch.SymFloat) and _is_number(node.target):
+            number = op.Reshape(self.read(node.args[0]), [1])
+            if not (isinstance(val, torch.SymInt) and self._measured(node, val, number)):
+                self.symbols.define(val, op.composite("Detach", number) if is_float(number) else number)
+        if val is not None:
+            op.environment[node] = self.symbols.convert(val)
+
+    def _tensors(self, node: fx.Node, val: Any) -> None:
+        op = self.op
         try:
             result = self._result(node)
             if isinstance(val, torch.Tensor) and isinstance(result, ir.Value):
@@ -87,9 +97,6 @@ class Walk:
                 f"{type(error).__name__}: {error}",
                 "write the line with other operators, and please report this one",
             ) from error
-        line, module = source_line(node), module_of(node, self.prefixes)
-        for emitted in op.nodes[start:]:
-            annotate(emitted, line, module)
 
     def _set(self, node: fx.Node, result: Any) -> None:
         """Give a node its result, and a value of its own if a gradient is taken by it.

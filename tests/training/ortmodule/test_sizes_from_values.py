@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ontrain.errors import CaptureError, InputError
+from ontrain.errors import CaptureError, GraphError, InputError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 
@@ -320,6 +320,18 @@ def test_a_number_says_where_not_how_often_to_capture(forward):
     for last in range(1, 5):
         step(ours, x, torch.tensor([0, 1, 0, last, 0, 1]))
     assert ours._engine.captures == 1
+
+
+def test_a_slice_to_a_negative_number_names_a_way_that_trains():
+    ours = ORTModule(Layers(lambda layers, x, k: layers.a(x)[: k.item()]))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    ours(x, torch.tensor(2))
+    with pytest.raises(GraphError, match=r"a size is -2") as caught:
+        ours(x, torch.tensor(-2))
+    assert "x[: (k % len(x)).item()]" in str(caught.value) and "test_sizes_from_values.py" in str(caught.value)
+    from_start = Layers(lambda layers, x, k: layers.a(x)[: (k % len(x)).item()])
+    expected = from_start(x, torch.tensor(-2))
+    torch.testing.assert_close(ORTModule(from_start)(x, torch.tensor(-2)), expected)
 
 
 def test_a_parameter_that_changed_before_backward():
