@@ -29,6 +29,8 @@ _LEVELS = 255
 """How far a number of eight bits may be from its zero point."""
 _EXACT = 2**24
 """Up to which float32 holds every whole number."""
+_TINY = 1_500_000
+"""Operations of a convolution that is over before oneDNN begins with its own."""
 _INT32 = 2**31
 _SINGLE = (), (1,)
 """Shapes of one number."""
@@ -153,11 +155,26 @@ def matmul_integer_to_float(e: Emitter, node: ir.Node) -> None:
         e.call(torch.add, out, bias, out=out)
 
 
+def _convolves_bytes(e: Emitter, node: ir.Node, w: Buf, x_zero: Buf | None, w_zero: Buf | None) -> bool:
+    """Whether the processor has units for a convolution by filters that never change, and it is small.
+
+    onnxruntime's kernel takes one zero point for all filters.
+    """
+    points = [zero for zero in (x_zero, w_zero) if zero is not None]
+    fixed = e.unchanging(w) is not None and (w_zero is None or e.unchanging(w_zero) is not None)
+    plain = e.reformulates() and all(math.prod(zero.shape) == 1 for zero in points)
+    operations = 2 * math.prod(w.shape[1:]) * math.prod(static_dims(node.outputs[0]))
+    return plain and fixed and 0 < operations <= _TINY and multiplies_bytes()
+
+
 @lowers("ConvInteger", when=_fits)
 def conv_integer(e: Emitter, node: ir.Node) -> None:
     x, w, x_zero, w_zero = (None if v is None else e.value(v) for v in (*node.inputs, None, None)[:4])
     assert x is not None and w is not None
     a = attributes(node)
+    if _convolves_bytes(e, node, w, x_zero, w_zero):
+        emit_stock(e, node.op_type, [x, w, x_zero, w_zero][: len(node.inputs)], node.outputs, a)
+        return
     numbers = _constant(e, w, w_zero, 0)
     dtype = torch.float64 if numbers is None else numbers.dtype
     images = _from_zero(e, x, x_zero, dtype, 1)
