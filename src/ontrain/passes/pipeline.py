@@ -17,6 +17,7 @@ from ontrain.passes.inference import (
     FoldChannelArithmetic,
     FuseConvActivations,
     FuseHardActivations,
+    FuseIntegerProducts,
     FuseLayerNormalization,
     FuseLinearActivations,
     FuseMatMulAdd,
@@ -71,6 +72,7 @@ FORWARD_PASSES: tuple[Pass, ...] = (
     LinearToGemm(),
     FuseHead(),
     FuseLinearActivations(),
+    FuseIntegerProducts(),
 )
 """Run on a specialised forward graph, before differentiation."""
 STEP_PASSES: tuple[Pass, ...] = (Simplify(), MultiplyPresentRows(), ShareCommonSubexpressions())

@@ -5,6 +5,7 @@ from ontrain.passes.inference.convolution import FoldBatchNormalization, FoldCha
 from ontrain.passes.inference.folding import FoldWeights
 from ontrain.passes.inference.hard_swish import FuseHardActivations
 from ontrain.passes.inference.identities import RemoveIdentities
+from ontrain.passes.inference.integer_products import FuseIntegerProducts
 from ontrain.passes.inference.layer_norm import FuseLayerNormalization
 from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
 from ontrain.passes.inference.linear_activation import FuseLinearActivations
@@ -18,6 +19,7 @@ __all__ = [
     "FoldWeights",
     "FuseConvActivations",
     "FuseHardActivations",
+    "FuseIntegerProducts",
     "FuseLayerNormalization",
     "FuseLinearActivations",
     "FuseMatMulAdd",

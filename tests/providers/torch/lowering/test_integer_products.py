@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import ontrain
 from ontrain.providers.torch.lowering import integer_products
 from ontrain.providers.torch.processor import multiplies_bytes
+from tests.providers.torch.lowering.files import calls
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["by units for bytes", "in floating point"])
@@ -109,6 +110,20 @@ def test_convolutions_are_those_of_whole_numbers(windows, fixed, channels):
     wide = w.astype(np.int64) - zeros["b_zero"].astype(np.int64).reshape(-1, 1, 1, 1)
     # What is padded is the zero point, which counts nothing.
     np.testing.assert_array_equal(y, _convolved(x.astype(np.int64) - 7, wide, **a))
+
+
+@pytest.mark.parametrize("extreme", [False, True], ids=["any", "largest"])
+@pytest.mark.parametrize("kinds", [("uint8", "int8"), ("uint8", "uint8")], ids=str)
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_a_small_convolution_by_filters_of_one_zero_point_is_one_call(windows, kinds, extreme, units):
+    a = WINDOWS[windows]
+    x = _numbers(kinds[0], (2, 4, 9, 8), extreme=extreme, seed=0)
+    w = _numbers(kinds[1], (6, 4 // a.get("group", 1), 3, 3), extreme=extreme, seed=1)
+    held = {"b": w, "a_zero": np.array(7, kinds[0]), "b_zero": np.array(3, kinds[1])}
+    session = _session("ConvInteger", {"a": x}, held, **a)
+    (y,) = session.run(None, {"a": x})
+    np.testing.assert_array_equal(y, _convolved(x.astype(np.int64) - 7, w.astype(np.int64) - 3, **a))
+    assert (calls(session) == ["onnxruntime_ConvInteger"]) == units
 
 
 def test_plans_of_many_sizes_share_a_weight():

@@ -73,3 +73,27 @@ def test_a_result_that_is_read_transposed_and_an_operand_that_comes_so(rng):
     ]
     session = assert_as_onnxruntime(file_of(nodes, {"x": x}, {"w": w}, ["y"]), {"x": x}, rtol=1e-5, atol=1e-5)
     assert "onnxruntime_Conv" in calls(session)
+
+
+IMAGES = {
+    "plain": {}, "patches": {"strides": [3, 3]}, "pads": {"pads": [1, 0, 2, 1]}, "gaps": {"dilations": [2, 1]},
+    "groups": {"group": 2}, "each channel alone": {"group": 4}, "same": {"auto_pad": "SAME_LOWER"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [None, np.nan, np.inf])
+@pytest.mark.parametrize("form", IMAGES)
+def test_small_images_are_one_call(rng, form, number):
+    x = rng.standard_normal((2, 4, 9, 11)).astype(np.float32)
+    if number is not None:
+        x[1, 2, 3, 4] = number
+    w = rng.standard_normal((8, 4 // IMAGES[form].get("group", 1), 3, 3)).astype(np.float32)
+    weights = {"w": w, "b": rng.standard_normal(8).astype(np.float32)}
+    model = file_of([helper.make_node("Conv", ["x", "w", "b"], ["y"], **IMAGES[form])], {"x": x}, weights, ["y"])
+    assert calls(assert_as_onnxruntime(model, {"x": x}, rtol=1e-5, atol=1e-5)) == ["onnxruntime_Conv"]
+
+
+def test_large_images_are_not(rng):
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 16, 64, 64), (16, 16, 3, 3)))
+    model = file_of([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": x}, {"w": w}, ["y"])
+    assert "onnxruntime_Conv" not in calls(assert_as_onnxruntime(model, {"x": x}, rtol=1e-4, atol=1e-4))

@@ -170,7 +170,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     _check_sizes(node, e.value(node.inputs[0]), w, dilations, pads)
     if a.get("group", 1) == 1 and convolve_by_product(e, node, applied, strides, dilations, pads):
         return
-    if _is_short_line(e, node, applied):
+    if _is_short_line(e, node, applied) or _is_small(e, node, applied):
         operands = [None if value is None else e.value(value) for value in node.inputs]
         emit_stock(e, node.op_type, operands, node.outputs, a, node.domain)
         return
@@ -209,6 +209,8 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
 
 
 _SHORT = 3_000_000
+_TINY = 1_500_000
+"""Those of images that onnxruntime has convolved on one thread before oneDNN begins, or soon after."""
 """Floating-point operations of a line up to which oneDNN takes longer to rearrange it than onnxruntime to convolve."""
 _BY_ONNXRUNTIME = {"none", "relu", "sigmoid", "tanh", "leaky_relu", "hardtanh"}
 """What onnxruntime's convolution applies as well, by oneDNN's names."""
@@ -220,6 +222,18 @@ def _is_short_line(e: Emitter, node: ir.Node, applied: Applied) -> bool:
     if not e.reformulates(x) or not is_line(x, w) or e.unchanging(w) is None:
         return False
     return applied[0] in _BY_ONNXRUNTIME and 2 * math.prod(w.shape) * static_dims(node.outputs[0])[-1] <= _SHORT
+
+
+def _is_small(e: Emitter, node: ir.Node, applied: Applied) -> bool:
+    """Whether images are so small that oneDNN takes longer to begin, 25 microseconds, than one thread to convolve them.
+
+    Images one pixel high or wide are lines, which have rules of their own.
+    """
+    x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
+    if not e.reformulates(x, w) or len(x.shape) != 4 or 1 in x.shape[2:] or e.unchanging(w) is None:
+        return False
+    operations = 2 * math.prod(w.shape[1:]) * math.prod(static_dims(node.outputs[0]))
+    return applied[0] in _BY_ONNXRUNTIME and 0 < operations <= _TINY
 
 
 def _is_narrow(w: Buf) -> bool:

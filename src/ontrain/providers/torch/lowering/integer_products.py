@@ -14,6 +14,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
+from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution import geometry, padded
@@ -28,7 +29,11 @@ _LEVELS = 255
 """How far a number of eight bits may be from its zero point."""
 _EXACT = 2**24
 """Up to which float32 holds every whole number."""
+_TINY = 1_500_000
+"""Operations of a convolution that is over before oneDNN begins with its own."""
 _INT32 = 2**31
+_SINGLE = (), (1,)
+"""Shapes of one number."""
 _SMALL = 1 << 29
 """Operations of a product up to which one thread with units for it is faster than several without."""
 
@@ -95,16 +100,18 @@ def matmul_integer(e: Emitter, node: ir.Node) -> None:
     if _has_units(e, a, b, a_zero, b_zero):
         emit_stock(e, node.op_type, [a, b, a_zero, b_zero][: len(node.inputs)], node.outputs, {})
         return
+    e.copy(_multiplied(e, a, b, a_zero, b_zero), e.out(node.outputs[0]))
+
+
+def _multiplied(e: Emitter, a: Buf, b: Buf, a_zero: Buf | None, b_zero: Buf | None) -> Buf:
+    """The product, as whole numbers of a float type that holds each."""
     numbers = _constant(e, b, b_zero, 1) if len(b.shape) == 2 and len(a.shape) > 1 else None
     dtype = torch.float64 if numbers is None else numbers.dtype
     left = _from_zero(e, a, a_zero, dtype, -2)
-    out = e.out(node.outputs[0])
     if numbers is None:
         right = _from_zero(e, b, b_zero, dtype, -1)
-        product = e.new(out.shape, dtype)
-        e.call(torch.matmul, left, right, out=product)
-        e.copy(product, out)
-        return
+        shape = torch.matmul(left.meta, right.meta).shape
+        return e.call(torch.matmul, left, right, out=e.new(tuple(shape), dtype))
     rows = e.reshape(left, (math.prod(left.shape[:-1]), left.shape[-1]))
     product = e.new((rows.shape[0], b.shape[1]), dtype)
     weight = None if dtype != torch.float32 else e.weights(b).matrix(numbers.t())
@@ -112,7 +119,52 @@ def matmul_integer(e: Emitter, node: ir.Node) -> None:
         e.call(torch.mm, rows, e.constant(numbers), out=product)
     else:
         e.compute(LINEAR, rows, weight, None, "none", [], "", outs=[product], fresh=True)
-    e.copy(e.view(product, lambda t: t.view(out.shape)), out)
+    return e.view(product, lambda t: t.view(*a.shape[:-1], b.shape[1]))
+
+
+def _becomes_float(node: ir.Node) -> bool:
+    """Whether a product with a matrix is scaled in float32, by one number or one a column."""
+    if not node.inputs:
+        return True
+    a, b, a_scale, b_scale, a_zero = (*node.inputs, None)[:5]
+    left, right, row, column = (_sizes(v) for v in (a, b, a_scale, b_scale))
+    if a_scale is None or left is None or right is None or (a_zero is not None and _sizes(a_zero) not in _SINGLE):
+        return False
+    plain = len(left) > 1 and len(right) == 2 and row in _SINGLE and column in (*_SINGLE, right[1:])
+    return plain and a_scale.dtype == ir.DataType.FLOAT and _fits(node)
+
+
+def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
+    return None if value is None or value.shape is None or not value.shape.is_static() else static_dims(value)
+
+
+@lowers("MatMulIntegerToFloat", domain=MICROSOFT, when=_becomes_float, devices=("cpu",))
+def matmul_integer_to_float(e: Emitter, node: ir.Node) -> None:
+    operands = [None if v is None else e.value(v) for v in node.inputs]
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = [*operands, None, None, None][:7]
+    assert a is not None and b is not None and a_scale is not None and b_scale is not None
+    if _has_units(e, a, b, a_zero, b_zero):
+        emit_stock(e, node.op_type, operands, node.outputs, {}, node.domain)
+        return
+    product, out = _multiplied(e, a, b, a_zero, b_zero), e.out(node.outputs[0])
+    one = e.view(a_scale, lambda t: t.view(()))
+    scale = e.call(torch.mul, one, b_scale, out=e.new(b_scale.shape, b_scale.dtype))
+    e.copy(product, out)
+    e.call(torch.mul, out, scale, out=out)
+    if bias is not None:
+        e.call(torch.add, out, bias, out=out)
+
+
+def _convolves_bytes(e: Emitter, node: ir.Node, w: Buf, x_zero: Buf | None, w_zero: Buf | None) -> bool:
+    """Whether the processor has units for a convolution by filters that never change, and it is small.
+
+    onnxruntime's kernel takes one zero point for all filters.
+    """
+    points = [zero for zero in (x_zero, w_zero) if zero is not None]
+    fixed = e.unchanging(w) is not None and (w_zero is None or e.unchanging(w_zero) is not None)
+    plain = e.reformulates() and all(math.prod(zero.shape) == 1 for zero in points)
+    operations = 2 * math.prod(w.shape[1:]) * math.prod(static_dims(node.outputs[0]))
+    return plain and fixed and 0 < operations <= _TINY and multiplies_bytes()
 
 
 @lowers("ConvInteger", when=_fits)
@@ -120,6 +172,9 @@ def conv_integer(e: Emitter, node: ir.Node) -> None:
     x, w, x_zero, w_zero = (None if v is None else e.value(v) for v in (*node.inputs, None, None)[:4])
     assert x is not None and w is not None
     a = attributes(node)
+    if _convolves_bytes(e, node, w, x_zero, w_zero):
+        emit_stock(e, node.op_type, [x, w, x_zero, w_zero][: len(node.inputs)], node.outputs, a)
+        return
     numbers = _constant(e, w, w_zero, 0)
     dtype = torch.float64 if numbers is None else numbers.dtype
     images = _from_zero(e, x, x_zero, dtype, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx_ir as ir
@@ -19,7 +20,7 @@ __all__ = ["emit_stock"]
 
 def emit_stock(
     e: Emitter, op_type: str, operands: Sequence[Buf | None], results: Sequence[ir.Value],
-    stated: Mapping[str, Any], domain: str = "",
+    stated: Mapping[str, Any], domain: str = "", *, prepares: bool = True,
 ) -> None:  # fmt: skip
     """Emit an operator as one call of onnxruntime's kernel, which runs on the calling thread.
 
@@ -30,9 +31,11 @@ def emit_stock(
         results: the values that its first outputs are.
         stated: its attributes.
         domain: the operator's.
+        prepares: whether the kernel makes something of operands that never change, such as a packed weight. If not,
+            they are fed like others, and all nodes of the same types share one session.
     """
     fed = {at: buf for at, buf in enumerate(operands) if buf is not None}
-    fixed = {at: tensor for at, buf in fed.items() if (tensor := e.unchanging(buf)) is not None}
+    fixed = {at: tensor for at, buf in fed.items() if prepares and (tensor := e.unchanging(buf)) is not None}
     kinds = [
         to_array(fixed[at]) if at in fixed else None if buf is None else from_torch_dtype(buf.dtype)
         for at, buf in enumerate(operands)
@@ -41,7 +44,10 @@ def emit_stock(
     def opened() -> Any:
         return open_node(op_type, kinds, len(results), stated, domain)
 
-    if fixed:
+    if not prepares:
+        kinds_fed = [None if buf is None else from_torch_dtype(buf.dtype) for buf in operands]
+        session = _shared(op_type, tuple(kinds_fed), len(results), tuple(sorted(stated.items())), domain)
+    elif fixed:
         settings = tuple((name, str(value)) for name, value in sorted(stated.items()))
         types = tuple((at, buf.dtype) for at, buf in fed.items() if at not in fixed)
         held = e.weights(fed[min(fixed)])
@@ -58,3 +64,10 @@ def emit_stock(
     for name, out in outs.items():
         if places[name] is not out:
             e.copy(places[name], out)
+
+
+@lru_cache(64)
+def _shared(
+    op_type: str, kinds: tuple[ir.DataType | None, ...], outputs: int, stated: tuple[tuple[str, Any], ...], domain: str
+) -> Any:
+    return open_node(op_type, kinds, outputs, dict(stated), domain)
