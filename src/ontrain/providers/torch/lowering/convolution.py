@@ -209,9 +209,9 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
 
 
 _SHORT = 3_000_000
+"""Floating-point operations of a line up to which oneDNN takes longer to rearrange it than onnxruntime to convolve."""
 _TINY = 1_500_000
 """Those of images that onnxruntime has convolved on one thread before oneDNN begins, or soon after."""
-"""Floating-point operations of a line up to which oneDNN takes longer to rearrange it than onnxruntime to convolve."""
 _BY_ONNXRUNTIME = {"none", "relu", "sigmoid", "tanh", "leaky_relu", "hardtanh"}
 """What onnxruntime's convolution applies as well, by oneDNN's names."""
 
