@@ -116,10 +116,10 @@ def scan(rank, opset=17, **attributes):
     """The rows of x along an axis, stacked along an axis, beside a value that is carried."""
     step = [helper.make_tensor_value_info("c", TensorProto.FLOAT, [1])]
     step += [helper.make_tensor_value_info("row", TensorProto.FLOAT, [None] * (rank - 1))]
-    given = [helper.make_tensor_value_info("d", TensorProto.FLOAT, [1])]
-    given += [helper.make_tensor_value_info("same", TensorProto.FLOAT, [None] * (rank - 1))]
+    inputs = [helper.make_tensor_value_info("d", TensorProto.FLOAT, [1])]
+    inputs += [helper.make_tensor_value_info("same", TensorProto.FLOAT, [None] * (rank - 1))]
     nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Relu", ["row"], ["same"])]
-    body = helper.make_graph(nodes, "body", step, given)
+    body = helper.make_graph(nodes, "body", step, inputs)
     node = helper.make_node("Scan", ["first", "x"], ["last", "y"], body=body, num_scan_inputs=1, **attributes)
     inputs = [helper.make_tensor_value_info("first", TensorProto.FLOAT, [1])]
     inputs += [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * rank)]

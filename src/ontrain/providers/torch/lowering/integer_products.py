@@ -147,8 +147,8 @@ def matmul_integer_to_float(e: Emitter, node: ir.Node) -> None:
         emit_stock(e, node.op_type, operands, node.outputs, {}, node.domain)
         return
     product, out = _multiplied(e, a, b, a_zero, b_zero), e.out(node.outputs[0])
-    one = e.view(a_scale, lambda t: t.view(()))
-    scale = e.call(torch.mul, one, b_scale, out=e.new(b_scale.shape, b_scale.dtype))
+    row_scale = e.view(a_scale, lambda t: t.view(()))
+    scale = e.call(torch.mul, row_scale, b_scale, out=e.new(b_scale.shape, b_scale.dtype))
     e.copy(product, out)
     e.call(torch.mul, out, scale, out=out)
     if bias is not None:
