@@ -13,6 +13,7 @@ import torch
 from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.code import codes
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.expected import layout_of
 from ontrain.providers.torch.lowering.product import Factors, _measure, multiply
 from ontrain.providers.torch.plan import plan_memory
 from ontrain.providers.torch.settings import Settings
@@ -60,14 +61,14 @@ def measure() -> dict[str, Any]:
             known.setdefault(layout, []).append([list(sizes), choice(name, times)])
             rates.append(2 * math.prod(sizes) / min(times.values()) / threads)
         for added, sizes in itertools.product((None, "bias"), HEADS):
-            layout, part, times = _of_head(sizes, added)
-            known.setdefault(layout, []).append([list(part), choice("x".join(map(str, part)) + " " + layout, times)])
+            name, times = _of_head(sizes, added)
+            known.setdefault(layout_of(name), []).append([list(sizes_of(name)), choice(name, times)])
     # Half of what is usual, so that a slower one of its kind is not disbelieved.
     return {"rate": float(f"{sorted(rates)[len(rates) // 2] / 2:.2g}"), "products": products}
 
 
-def _of_head(sizes: tuple[int, int, int], added: str | None) -> tuple[str, tuple[int, int, int], dict[str, float]]:
-    """The layout and the sizes by which a classifier's product is chosen, and what it takes whole."""
+def _of_head(sizes: tuple[int, int, int], added: str | None) -> tuple[str, dict[str, float]]:
+    """The name by which a classifier's product is chosen, and what it takes whole."""
     rows, inner, columns = sizes
     x, w, bias, out = (torch.ones(shape) for shape in ((rows, inner), (columns, inner), (columns,), (rows, columns)))
     asked: list[str] = []
@@ -85,8 +86,7 @@ def _of_head(sizes: tuple[int, int, int], added: str | None) -> tuple[str, tuple
             run([])
             if turn:
                 times[name] = min(times[name], time.perf_counter() - start)
-    part, _, layout = asked[0].partition(" ")
-    return layout, sizes_of(f"{part} "), times
+    return asked[0], times
 
 
 class _Asked(Forced):

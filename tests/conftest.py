@@ -120,6 +120,19 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.fixture(params=[True, False], ids=["by units for bytes", "in floating point"])
+def units(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Products of bytes both ways; on a processor without units for them onnxruntime's kernel would lose digits."""
+    from ontrain.providers.torch.lowering import integer_products
+    from ontrain.providers.torch.processor import multiplies_bytes
+
+    there: bool = request.param
+    if there and not multiplies_bytes():
+        pytest.skip("the processor has no units for products of bytes")
+    monkeypatch.setattr(integer_products, "multiplies_bytes", lambda: there)
+    return there
+
+
 @pytest.fixture(autouse=True)
 def _seeded(seed: int) -> Iterator[None]:
     import torch

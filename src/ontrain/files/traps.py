@@ -95,7 +95,7 @@ def sprung(message: str) -> ProviderError | None:
     if _ROUNDS in message:
         return loop_refused()
     if _POSITION in message:
-        at = message.partition(f"{_POSITION} before ")[2].partition("'")[0]
+        at = _behind(f"{_POSITION} before", message)
         return ProviderError(
             "a position in a sequence is not one number",
             node=at or None,
@@ -103,8 +103,7 @@ def sprung(message: str) -> ProviderError | None:
             way_out="check what makes the position; the file may be damaged",
         )
     if _SIZES in message:
-        operand, _, rest = message.partition(f"{_SIZES} ")[2].partition(" of ")
-        at = rest.partition("'")[0]
+        operand, _, at = _behind(_SIZES, message).partition(" of ")
         return ProviderError(
             f"operand {operand} has no elements or too few axes, or is zero",
             node=at or None,
@@ -112,8 +111,7 @@ def sprung(message: str) -> ProviderError | None:
             way_out="feed at least one row and one step, or use TorchExecutionProvider",
         )
     if _STACKED in message:
-        result, _, rest = message.partition(f"{_STACKED} ")[2].partition(" of ")
-        at = rest.partition("'")[0]
+        result, _, at = _behind(_STACKED, message).partition(" of ")
         return ProviderError(
             f"result {result} of the graph inside has no elements",
             node=at or None,
@@ -121,7 +119,7 @@ def sprung(message: str) -> ProviderError | None:
             way_out="let the graph stack them along the first axis, or use TorchExecutionProvider",
         )
     if _DIVISION in message:
-        at = message.partition(f"{_DIVISION} before ")[2].partition("'")[0]
+        at = _behind(f"{_DIVISION} before", message)
         return ProviderError(
             "an integer is divided by zero, or the least one by minus one",
             node=at or None,
@@ -129,6 +127,11 @@ def sprung(message: str) -> ProviderError | None:
             way_out="check what makes the divisor; the file may be damaged",
         )
     return None
+
+
+def _behind(name: str, message: str) -> str:
+    """What follows in the name of a guard that onnxruntime quotes."""
+    return message.partition(f"{name} ")[2].partition("'")[0]
 
 
 def _loops(nodes: Iterable[onnx.NodeProto]) -> bool:

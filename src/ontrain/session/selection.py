@@ -8,7 +8,6 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import GraphError
-from ontrain.graph import describe, source_of
 
 __all__ = ["non_zero", "run_step", "unique"]
 
@@ -71,10 +70,9 @@ def _of_shape(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tenso
     if min(sizes, default=0) < 0:
         raise GraphError(
             f"a size is {min(sizes)}",
-            node=describe(node), source=source_of(node),
             reason="forward takes a number of the batch for a size, or for where a slice begins or ends",
             way_out="count from the start before the number is taken, as in x[: (k % len(x)).item()]",
-        )  # fmt: skip
+        )
     value = node.attributes.get("value")
     fill = torch.zeros(1) if value is None else torch.as_tensor(value.as_tensor().numpy())
     return [fill.reshape(()).to(inputs[0].device).expand(sizes)]

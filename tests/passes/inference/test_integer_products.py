@@ -6,21 +6,12 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from ontrain.providers.torch.lowering import integer_products
-from ontrain.providers.torch.processor import multiplies_bytes
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+
+pytestmark = pytest.mark.usefixtures("units")
 
 NAN, INF = np.nan, np.inf
 FUSED, PLAIN = "onnxruntime_MatMulIntegerToFloat", "onnxruntime_MatMulInteger"
-
-
-@pytest.fixture(autouse=True, params=[True, False], ids=["by units for bytes", "in floating point"])
-def units(request, monkeypatch):
-    """Both ways in turn; on a processor without such units onnxruntime's kernel would lose digits."""
-    if request.param and not multiplies_bytes():
-        pytest.skip("the processor has no units for products of bytes")
-    monkeypatch.setattr(integer_products, "multiplies_bytes", lambda: request.param)
-    return request.param
 
 
 def _layer(rng, x, *, kind=np.int8, columns=False, bias=None, turned=False, more=()):

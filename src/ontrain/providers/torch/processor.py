@@ -15,7 +15,7 @@ __all__ = ["flags", "generation", "maker", "multiplies_bfloat16", "multiplies_by
 @functools.cache
 def multiplies_bfloat16() -> bool:
     """Return whether the processor has units for products of bfloat16."""
-    return any(name.endswith("bf16") for name in _flags())  # avx512_bf16 and amx_bf16; bf16 of Arm
+    return any(name.endswith("bf16") for name in _units())  # avx512_bf16 and amx_bf16; bf16 of Arm
 
 
 @functools.cache
@@ -24,7 +24,7 @@ def multiplies_bytes() -> bool:
 
     Without them onnxruntime's kernels lose what does not fit into 16 bits.
     """
-    return any(name.endswith("_vnni") for name in _flags())  # avx512_vnni and avx_vnni
+    return any(name.endswith("_vnni") for name in _units())  # avx512_vnni and avx_vnni
 
 
 @functools.cache
@@ -46,11 +46,11 @@ def maker() -> str:
 def generation() -> str | None:
     """Return the generation of an AMD processor, "Zen 4"; None for others, and where it is not known."""
     family, model = _field("cpu family"), _field("model")
-    return zen(int(family), int(model)) if maker() == "amd" and family.isdigit() and model.isdigit() else None
+    return _zen(int(family), int(model)) if maker() == "amd" and family.isdigit() and model.isdigit() else None
 
 
-def zen(family: int, model: int) -> str | None:
-    """Return the generation that a family and a model of AMD's belong to.
+def _zen(family: int, model: int) -> str | None:
+    """The generation that a family and a model of AMD's belong to.
 
     From https://en.wikipedia.org/wiki/List_of_AMD_CPU_microarchitectures.
     """
@@ -66,7 +66,7 @@ def flags() -> set[str]:
     return set((_field("flags") or _field("Features")).split())
 
 
-def _flags() -> set[str]:
+def _units() -> set[str]:
     tell = getattr(torch.cpu, "get_capabilities", None)  # since torch 2.13
     return {name for name, there in tell().items() if there is True} if tell is not None else flags()
 

@@ -7,19 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
-from ontrain.providers.torch.lowering import integer_products
-from ontrain.providers.torch.processor import multiplies_bytes
 from tests.providers.torch.lowering.files import calls
 
-
-@pytest.fixture(autouse=True, params=[True, False], ids=["by units for bytes", "in floating point"])
-def units(request, monkeypatch):
-    """Both ways in turn; on a processor without such units onnxruntime's kernel would lose digits."""
-    if request.param and not multiplies_bytes():
-        pytest.skip("the processor has no units for products of bytes")
-    monkeypatch.setattr(integer_products, "multiplies_bytes", lambda: request.param)
-    return request.param
-
+pytestmark = pytest.mark.usefixtures("units")
 
 TYPES = {"uint8": (0, 255), "int8": (-128, 127)}
 

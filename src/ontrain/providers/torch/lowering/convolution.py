@@ -230,10 +230,15 @@ def _is_small(e: Emitter, node: ir.Node, applied: Applied) -> bool:
     Images one pixel high or wide are lines, which have rules of their own.
     """
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
-    if not e.reformulates(x, w) or len(x.shape) != 4 or 1 in x.shape[2:] or e.unchanging(w) is None:
+    if not e.reformulates(x, w) or len(x.shape) != 4 or 1 in x.shape[2:]:
         return False
+    return applied[0] in _BY_ONNXRUNTIME and is_soon_over(e, node, w)
+
+
+def is_soon_over(e: Emitter, node: ir.Node, w: Buf) -> bool:
+    """Return whether a convolution by filters that never change is over before oneDNN begins with its own."""
     operations = 2 * math.prod(w.shape[1:]) * math.prod(static_dims(node.outputs[0]))
-    return applied[0] in _BY_ONNXRUNTIME and 0 < operations <= _TINY
+    return e.unchanging(w) is not None and 0 < operations <= _TINY
 
 
 def _is_narrow(w: Buf) -> bool:

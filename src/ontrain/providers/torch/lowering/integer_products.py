@@ -17,7 +17,7 @@ from ontrain.graph import static_dims
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.convolution import geometry, padded
+from ontrain.providers.torch.lowering.convolution import geometry, is_soon_over, padded
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 from ontrain.providers.torch.processor import multiplies_bytes
@@ -29,8 +29,6 @@ _LEVELS = 255
 """How far a number of eight bits may be from its zero point."""
 _EXACT = 2**24
 """Up to which float32 holds every whole number."""
-_TINY = 1_500_000
-"""Operations of a convolution that is over before oneDNN begins with its own."""
 _INT32 = 2**31
 _SINGLE = (), (1,)
 """Shapes of one number."""
@@ -161,10 +159,9 @@ def _convolves_bytes(e: Emitter, node: ir.Node, w: Buf, x_zero: Buf | None, w_ze
     onnxruntime's kernel takes one zero point for all filters.
     """
     points = [zero for zero in (x_zero, w_zero) if zero is not None]
-    fixed = e.unchanging(w) is not None and (w_zero is None or e.unchanging(w_zero) is not None)
+    fixed = w_zero is None or e.unchanging(w_zero) is not None
     plain = e.reformulates() and all(math.prod(zero.shape) == 1 for zero in points)
-    operations = 2 * math.prod(w.shape[1:]) * math.prod(static_dims(node.outputs[0]))
-    return plain and fixed and 0 < operations <= _TINY and multiplies_bytes()
+    return plain and fixed and is_soon_over(e, node, w) and multiplies_bytes()
 
 
 @lowers("ConvInteger", when=_fits)

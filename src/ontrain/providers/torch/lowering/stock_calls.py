@@ -45,8 +45,7 @@ def emit_stock(
         return open_node(op_type, kinds, len(results), stated, domain)
 
     if not prepares:
-        kinds_fed = [None if buf is None else from_torch_dtype(buf.dtype) for buf in operands]
-        session = _shared(op_type, tuple(kinds_fed), len(results), tuple(sorted(stated.items())), domain)
+        session = _shared(op_type, tuple(kinds), len(results), tuple(sorted(stated.items())), domain)
     elif fixed:
         settings = tuple((name, str(value)) for name, value in sorted(stated.items()))
         types = tuple((at, buf.dtype) for at, buf in fed.items() if at not in fixed)
@@ -68,6 +67,6 @@ def emit_stock(
 
 @lru_cache(64)
 def _shared(
-    op_type: str, kinds: tuple[ir.DataType | None, ...], outputs: int, stated: tuple[tuple[str, Any], ...], domain: str
+    op_type: str, kinds: tuple[Any, ...], outputs: int, stated: tuple[tuple[str, Any], ...], domain: str
 ) -> Any:
     return open_node(op_type, kinds, outputs, dict(stated), domain)
