@@ -84,9 +84,10 @@ def marks_of(row: Row) -> list[int]:
 
 
 def processor(row: Row) -> str:
-    """Return the processor's name, with its generation where the row notes it."""
+    """Return the processor's name, with its generation or its units for tiles where the row notes them."""
     hardware = row["hardware"]
-    return f"{hardware['cpu']} ({hardware['generation']})" if hardware.get("generation") else str(hardware["cpu"])
+    known = hardware.get("generation") or ("AMX" if hardware.get("amx") else None)
+    return f"{hardware['cpu']} ({known})" if known else str(hardware["cpu"])
 
 
 def origin(row: Row) -> str:

@@ -32,6 +32,7 @@ def hardware() -> dict[str, Any]:
         "cpu": processor.model_name(),
         "generation": processor.generation(),
         "avx512": "avx512f" in processor.flags(),
+        "amx": "amx_tile" in processor.flags(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }

@@ -1,6 +1,7 @@
 """A layer of long short-term memory without peepholes or clipping, and its gradient, as loops over time.
 
-Legend: T time, B batch, I input, H hidden, D directions. Gates lie in ONNX's order: input, output, forget, cell.
+Legend: T time, B batch, I input, H hidden, D directions. Gates lie in ONNX's order "iofc", input, output, forget, cell;
+those of weights and biases also in PyTorch's, "ifco", if `order` says so.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def _types(inputs: Sequence[Any], **_: object) -> Types:
 @composite("LstmLayer", infer=_types)
 def lstm_layer(
     op: Builder, x: Value, w: Value, r: Value, bias: Value | None = None, h: Value | None = None,
-    c: Value | None = None, *, direction: str = "forward",
+    c: Value | None = None, *, direction: str = "forward", order: str = "iofc",
 ) -> tuple[Value, ...]:  # fmt: skip
     """The operator LSTM with its own activations, and what its gradient reads.
 
@@ -43,6 +44,8 @@ def lstm_layer(
     the last states [D, B, H], and of all steps the gates behind their activations [T, D, B, 4·H] and the cells
     [T, D, B, H]. Source: the operator LSTM (version 22).
     """
+    w, r = _standard(op, w, order), _standard(op, r, order)
+    bias = None if bias is None else _standard(op, bias, order)
     stacked: list[list[Value]] = []
     for d, backwards in enumerate(directions_backwards(direction)):
         projected = op.MatMul(x, _transposed(op, w, d))
@@ -83,11 +86,13 @@ def _grad_types(inputs: Sequence[Any], **_: object) -> Types:
 def lstm_layer_grad(
     op: Builder, x: Value, w: Value, r: Value, h: Value | None, c: Value | None, y: Value, gates: Value, cells: Value,
     dy: Value | None = None, dh: Value | None = None, dc: Value | None = None, *, direction: str = "forward",
+    order: str = "iofc",
 ) -> tuple[Value, ...]:  # fmt: skip
     """The adjoints of LstmLayer's x, w, r, bias, h and c, from its results and the adjoints of the first three.
 
     Source: Hochreiter and Schmidhuber, Long short-term memory, 1997, with the forget gate of Gers et al., 2000.
     """
+    w, r = _standard(op, w, order), _standard(op, r, order)
     dxs, stacked = [], []
     for d, backwards in enumerate(directions_backwards(direction)):
         first, second = (_state(op, v, d, x, r) for v in (h, c))
@@ -105,7 +110,8 @@ def lstm_layer_grad(
         parts = (op.MatMul(rows, _rows(op, x)), op.MatMul(rows, _rows(op, before)), op.Concat(db, db, axis=0))
         stacked.append([op.Unsqueeze(part, [0]) for part in (*parts, dfirst, dsecond)])
     dx = dxs[0] if len(dxs) == 1 else dxs[0] + dxs[1]
-    return dx, *_joined(op, stacked, axes=(0,) * 5)
+    dw, dr, db, *first_adjoints = _joined(op, stacked, axes=(0,) * 5)
+    return dx, *(_stored(op, adjoint, order) for adjoint in (dw, dr, db)), *first_adjoints
 
 
 def _step_back(
@@ -120,6 +126,23 @@ def _step_back(
         dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * before * (f * (1 - f)), dc * i * (1 - g * g), axis=-1
     )
     return None, [op.MatMul(dz, captured[0]), dc * f], [dz]
+
+
+def _standard(op: Builder, gates: Value, order: str) -> Value:
+    """Weights or biases [D, n·4·H, …] in ONNX's order, from the order they lie in."""
+    return gates if order == "iofc" else _permuted(op, gates, (0, 3, 1, 2))
+
+
+def _stored(op: Builder, gates: Value, order: str) -> Value:
+    """Their adjoints in that order, from ONNX's."""
+    return gates if order == "iofc" else _permuted(op, gates, (0, 2, 3, 1))
+
+
+def _permuted(op: Builder, gates: Value, places: Sequence[int]) -> Value:
+    """Each four gates along axis 1 in another order; a bias has eight."""
+    count = 8 if len(static_dims(gates)) == 2 else 4
+    parts: Any = op.Split(gates, axis=1, num_outputs=count, outputs=count)
+    return op.Concat(*(parts[start + place] for start in range(0, count, 4) for place in places), axis=1)
 
 
 def _of(op: Builder, value: Any, d: int, axis: int = 0) -> Any:

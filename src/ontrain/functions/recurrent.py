@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions.gate_order import as_stored
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import Builder, repeat, static_dims
 from ontrain.operators import Value
@@ -180,7 +181,8 @@ def lstm(
     names = [name.decode() if isinstance(name, bytes) else name for name in activations]
     plain = lengths is None and p is None and not (clip or input_forget or layout) and _are_usual(names)
     if plain and _agree(x, w, r, bias, (h, c), 2 if direction == "bidirectional" else 1):
-        return op.composite("LstmLayer", x, w, r, bias, h, c, outputs=3, direction=direction)
+        w, r, bias, order = as_stored(op, w, r, bias)
+        return op.composite("LstmLayer", x, w, r, bias, h, c, outputs=3, direction=direction, order=order)
     layer = _layer(op, x, w, r, bias, lengths, [h, c], activations, ("Sigmoid", "Tanh", "Tanh"), activation_alpha,
                    activation_beta, direction, layout)  # fmt: skip
 

@@ -69,12 +69,13 @@ define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _lstm_flops(node))
 @gradient("LstmLayer", domain=DOMAIN)
 def lstm_layer(
     op: Op, dy: Value | None, x: Value, w: Value, r: Value, bias: Value | None = None, h: Value | None = None,
-    c: Value | None = None, *, direction: str = "forward",
+    c: Value | None = None, *, direction: str = "forward", order: str = "iofc",
 ) -> Any:  # fmt: skip
     """The composite LstmLayerGrad from the gates and cells of all steps; where these have adjoints, the body's."""
     if any(adjoint is not None for adjoint in op.dys[3:]):
         return NotImplemented
     dh, dc = (op.dys[i] if len(op.dys) > i else None for i in (1, 2))
     of_layer: tuple[Any, ...] = (op.saved(0), op.saved(3), op.saved(4))
-    parts = op.composite("LstmLayerGrad", x, w, r, h, c, *of_layer, dy, dh, dc, outputs=6, direction=direction)
+    ways = {"direction": direction, "order": order}
+    parts = op.composite("LstmLayerGrad", x, w, r, h, c, *of_layer, dy, dh, dc, outputs=6, **ways)
     return list(parts)[: len(op.inputs)]

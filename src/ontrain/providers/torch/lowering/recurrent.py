@@ -1,6 +1,6 @@
 """A layer of long short-term memory by oneDNN's kernel, which keeps what it needs going backward in a form of its own.
 
-Legend: T time, B batch, I input, H hidden, D directions. oneDNN's gates are input, forget, cell, output.
+Legend: T time, B batch, I input, H hidden, D directions. oneDNN's gates are input, forget, cell, output, as PyTorch's.
 """
 
 from __future__ import annotations
@@ -68,10 +68,12 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     backwards = directions_backwards(attributes(node).get("direction", "forward"))
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
-    trains = len(node.outputs) > 3
+    stored, trains = _is_stored(node), len(node.outputs) > 3
     if not trains and has_small_steps(x, r):
         stated = {**attributes(node), "hidden_size": r.shape[2]}
-        emit_stock(e, "LSTM", [x, w, r, bias, None, h, c], node.outputs, stated)
+        stated.pop("order", None)
+        operands = [_in_standard_order(e, v) if stored and v is not None else v for v in (w, r, bias)]
+        emit_stock(e, "LSTM", [x, *operands, None, h, c], node.outputs, stated)
         return
     results: list[Buf | None] = [e.out(value) for value in node.outputs[:3]]
     results += [None] * (3 - len(results))
@@ -80,7 +82,7 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
         size = _workspace_bytes(x.shape, w.shape[1:], r.shape[1:])
         spaces = [e.new((size,), torch.uint8) for _ in backwards]
         e.keep(node.outputs[3], *results[1:], *spaces)
-    e.compute(_forward, x, w, r, bias, h, c, backwards, trains, outs=[*results, *spaces], fresh=True)
+    e.compute(_forward, x, w, r, bias, h, c, backwards, stored, trains, outs=[*results, *spaces], fresh=True)
 
 
 @lowers_composite("LstmLayerGrad", when=_runs_back, devices=("cpu",))
@@ -91,8 +93,27 @@ def lstm_layer_grad(e: Emitter, node: ir.Node) -> None:
     last_h, last_c, *spaces = e.kept(node.inputs[6]) or ()
     outs = [e.out(value) if e.reads(value) else None for value in node.outputs]
     e.compute(
-        _backward, x, w, r, h, c, y, last_h, last_c, spaces, adjoints, backwards, outs=outs, fresh=True
+        _backward, x, w, r, h, c, y, last_h, last_c, spaces, adjoints, backwards, _is_stored(node), outs=outs,
+        fresh=True,
     )  # fmt: skip
+
+
+def _is_stored(node: ir.Node) -> bool:
+    """Whether the gates of weights and biases lie in PyTorch's order."""
+    return attributes(node).get("order") == "ifco"
+
+
+def _in_standard_order(e: Emitter, gates: Buf) -> Buf:
+    """Weights or biases [D, n·4·H, …] for the operator LSTM."""
+    out = e.new(gates.shape, gates.dtype)
+    e.compute(_all_standard, gates, outs=[out])
+    return out
+
+
+def _all_standard(gates: torch.Tensor) -> torch.Tensor:
+    count = 8 if gates.ndim == 2 else 4
+    parts = gates.chunk(count, 1)
+    return torch.cat([parts[start + place] for start in range(0, count, 4) for place in (0, 3, 1, 2)], 1)
 
 
 def _operand(e: Emitter, node: ir.Node, index: int) -> Buf | None:
@@ -122,13 +143,13 @@ def _run(
 
 def _forward(
     x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, bias: Tensor, h: Tensor, c: Tensor, backwards: Sequence[bool],
-    trains: bool,
+    stored: bool, trains: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     x = x.detach().contiguous()
     results = []
     for d, reverse in enumerate(backwards):
         first = [_state(states, d, x, r) for states in (h, c)]
-        results.append(_run(x, _weights(w, r, bias, d), *first, reverse=reverse, trains=trains))
+        results.append(_run(x, _weights(w, r, bias, d, stored), *first, reverse=reverse, trains=trains))
     ys, hs, cs, *spaces = zip(*results, strict=True)
     y = ys[0].unsqueeze(1) if len(ys) == 1 else torch.stack(ys, 1)
     last = [states[0].unsqueeze(0) if len(ys) == 1 else torch.stack(states) for states in (hs, cs)]
@@ -138,12 +159,13 @@ def _forward(
 def _backward(
     x: torch.Tensor, w: torch.Tensor, r: torch.Tensor, h: Tensor, c: Tensor, y: torch.Tensor, last_h: torch.Tensor,
     last_c: torch.Tensor, spaces: Sequence[torch.Tensor], adjoints: Sequence[Tensor], backwards: Sequence[bool],
+    stored: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     x = x.detach().contiguous()
     dy, dh, dc = adjoints
     dxs, others = [], []
     for d, reverse in enumerate(backwards):
-        weights = _weights(w, r, None, d)
+        weights = _weights(w, r, None, d, stored)
         first = [_state(states, d, x, r) for states in (h, c)]
         last = [_state(states, d, x, r) for states in (dh, dc)]
         above = torch.zeros_like(y[:, d]) if dy is None else dy[:, d]
@@ -152,18 +174,20 @@ def _backward(
             r.shape[2], 1, True, True, False, [], False, spaces[d],
         )  # fmt: skip
         dxs.append(dx)
-        others.append((_standard(dw), _standard(dr), _standard(db).repeat(2), dfirst, dsecond))
+        of_weights = (dw, dr, db) if stored else (_standard(dw), _standard(dr), _standard(db))
+        others.append((*of_weights[:2], of_weights[2].repeat(2), dfirst, dsecond))
     dx = dxs[0] if len(dxs) == 1 else dxs[0] + dxs[1]
     return dx, *(parts[0][None] if len(parts) == 1 else torch.stack(parts) for parts in zip(*others, strict=True))
 
 
-def _weights(w: torch.Tensor, r: torch.Tensor, bias: Tensor, d: int) -> _Weights:
+def _weights(w: torch.Tensor, r: torch.Tensor, bias: Tensor, d: int, stored: bool) -> _Weights:
+    order = torch.Tensor.contiguous if stored else _of_kernel
     if bias is None:
         biases = (w.new_zeros(w.shape[1]),) * 2
     else:
         of_w, of_r = bias[d].detach().chunk(2)
-        biases = _of_kernel(of_w), _of_kernel(of_r)
-    return _Weights(_of_kernel(w[d].detach()), _of_kernel(r[d].detach()), *biases)
+        biases = order(of_w), order(of_r)
+    return _Weights(order(w[d].detach()), order(r[d].detach()), *biases)
 
 
 def _state(states: Tensor, d: int, x: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
