@@ -40,14 +40,16 @@ class StockKernel:
         session: of `ontrain.stock_node.open_node`.
         inputs: sizes and dtypes by the session's names.
         outputs: the same of those outputs that are wanted.
+        fixed: further inputs, which never change, and that a call is not given.
     """
 
     def __init__(
-        self, op_type: str, session: Any, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]
-    ) -> None:
+        self, op_type: str, session: Any, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor],
+        fixed: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
         self.__name__ = f"onnxruntime_{op_type}"
         self._op_type, self._session = op_type, session
-        self._inputs, self._outputs = map(_places, (inputs, outputs))
+        self._inputs, self._outputs, self._fixed = _places(inputs), _places(outputs), dict(fixed or {})
         self._calls: dict[tuple[int, ...], Callable[[], object]] = {}
 
     def __call__(self, *tensors: torch.Tensor) -> None:
@@ -70,6 +72,8 @@ class StockKernel:
             binding.bind_input(place.name, "cpu", 0, place.kind, place.shape, address)
         for place, address in zip(self._outputs, addresses[at:], strict=True):
             binding.bind_output(place.name, "cpu", 0, place.kind, place.shape, address)
+        for place, tensor in zip(_places(self._fixed), self._fixed.values(), strict=True):
+            binding.bind_input(place.name, "cpu", 0, place.kind, place.shape, tensor.data_ptr())
         if len(self._calls) >= _BINDINGS:
             self._calls.clear()
         inner, bound = getattr(self._session, "_sess", None), getattr(binding, "_iobinding", None)

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.operators import attribute_of
+from ontrain.operators import MICROSOFT, attribute_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import lowers
+from ontrain.providers.torch.lowering.registry import attributes, lowers
 from ontrain.providers.torch.lowering.stock_calls import emit_stock, emit_stock_row
 
 __all__: list[str] = []
@@ -101,3 +101,23 @@ def _operands(e: Emitter, values: Sequence[ir.Value | None]) -> list[Buf | None]
 @lowers("DynamicQuantizeLinear", when=_is_small, devices=("cpu",))
 def dynamic_quantize_linear(e: Emitter, node: ir.Node) -> None:
     emit_stock(e, node.op_type, [e.value(node.inputs[0])], node.outputs, {}, prepares=False)
+
+
+def _stays_bytes(node: ir.Node) -> bool:
+    """Whether few bytes become bytes, with float32 scales."""
+    x = node.inputs[0] if node.inputs else None
+    few = [x, *node.outputs]
+    if any(value is None or value.dtype not in _BYTES or not _is_few(value) for value in few):
+        return False
+    return all(value is None or value.dtype in (*_BYTES, ir.DataType.FLOAT) for value in node.inputs)
+
+
+@lowers("QLinearAdd", "QLinearMul", "QLinearGlobalAveragePool", domain=MICROSOFT, when=_stays_bytes, devices=("cpu",))
+def quantised_arithmetic(e: Emitter, node: ir.Node) -> None:
+    emit_stock(e, node.op_type, _operands(e, node.inputs), node.outputs, attributes(node), node.domain, prepares=False)
+
+
+@lowers("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MICROSOFT, when=_stays_bytes, devices=("cpu",))
+def quantised_function(e: Emitter, node: ir.Node) -> None:
+    """By a table of the 256 results, which onnxruntime's kernel makes once of scales that never change."""
+    emit_stock(e, node.op_type, _operands(e, node.inputs), node.outputs, attributes(node), node.domain)

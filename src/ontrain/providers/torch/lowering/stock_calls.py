@@ -79,10 +79,13 @@ def _run(
     e: Emitter, name: str, session: Any, operands: Mapping[str, Buf], results: Mapping[str, ir.Value]
 ) -> None:  # fmt: skip
     """Emit a call of a session: operands row by row, results in places of their own where theirs are not."""
-    inputs = {name: e.contiguous(buf) for name, buf in operands.items()}
+    held = {name: tensor for name, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
+    fixed = {name: tensor.contiguous() for name, tensor in held.items()}
+    inputs = {name: e.contiguous(buf) for name, buf in operands.items() if name not in fixed}
     outs = {name: e.out(value) for name, value in results.items() if e.reads(value)}
     places = {name: out if out.meta.is_contiguous() else e.new(out.shape, out.dtype) for name, out in outs.items()}
-    kernel = StockKernel(name, session, *({name: buf.meta for name, buf in bufs.items()} for bufs in (inputs, places)))
+    fed, written = ({name: buf.meta for name, buf in bufs.items()} for bufs in (inputs, places))
+    kernel = StockKernel(name, session, fed, written, fixed)
     e.run(kernel, *inputs.values(), *places.values(), writes=[*places.values()])
     for name, out in outs.items():
         if places[name] is not out:
