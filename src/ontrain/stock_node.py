@@ -23,7 +23,7 @@ import onnx_ir as ir
 from ontrain.errors import ProviderError
 from ontrain.stock import stock
 
-__all__ = ["Step", "open_node", "open_nodes", "refused", "run_stock"]
+__all__ = ["Step", "open_node", "open_nodes", "refused", "run_options", "run_stock"]
 
 Array = np.ndarray[Any, Any]
 _OPSET = 20
@@ -102,6 +102,12 @@ def open_nodes(
         return stock().InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base but Exception
         raise refused(steps[0].op_type, error, hint) from error
+
+
+@lru_cache(1)
+def run_options() -> Any:
+    """Return options for all runs of nodes, which say nothing."""
+    return stock().RunOptions()
 
 
 def refused(op_type: str, error: Exception, hint: str = "") -> ProviderError:

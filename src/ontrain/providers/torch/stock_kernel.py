@@ -7,14 +7,13 @@ onnxruntime's session, and hands over options for a run, where onnxruntime would
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from ontrain.stock import stock
-from ontrain.stock_node import refused
+from ontrain.stock_node import refused, run_options
 
 __all__ = ["StockKernel"]
 
@@ -80,15 +79,9 @@ class StockKernel:
         if inner is None or bound is None:  # of another onnxruntime, whose session has no such names
             call = partial(self._session.run_with_iobinding, binding)
         else:
-            call = partial(inner.run_with_iobinding, bound, _options())
+            call = partial(inner.run_with_iobinding, bound, run_options())
         self._calls[addresses] = call
         return call
-
-
-@lru_cache(1)
-def _options() -> Any:
-    """Options for all runs of nodes, which say nothing."""
-    return stock().RunOptions()
 
 
 def _places(tensors: Mapping[str, torch.Tensor]) -> list[_Place]:
