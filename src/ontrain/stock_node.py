@@ -1,4 +1,4 @@
-"""One node in a session of the installed onnxruntime.
+"""One node, or a few in a row, in a session of the installed onnxruntime.
 
 Expressions are matched by it: onnxruntime matches by RE2, whose syntax the standard means, in a time that is linear in
 the text. Python's `re` tries one way after the other, and a file's expression can have more of them than anyone waits
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -23,12 +23,22 @@ import onnx_ir as ir
 from ontrain.errors import ProviderError
 from ontrain.stock import stock
 
-__all__ = ["open_node", "refused", "run_stock"]
+__all__ = ["Step", "open_node", "open_nodes", "refused", "run_options", "run_stock"]
 
 Array = np.ndarray[Any, Any]
 _OPSET = 20
 """The first one that has expressions."""
 _EXPRESSIONS = "; expressions are written in RE2's syntax"
+
+
+class Step(NamedTuple):
+    """A node of a session: its operator, what it reads and makes by name, its attributes, and its domain."""
+
+    op_type: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    attributes: Mapping[str, Any]
+    domain: str = ""
 
 
 def open_node(
@@ -48,31 +58,56 @@ def open_node(
     Raises:
         ProviderError: onnxruntime refuses the node.
     """
-    graph = onnx.GraphProto(name=op_type)
     names = ["" if kind is None else f"i{at}" for at, kind in enumerate(inputs)]
-    for name, kind in zip(names, inputs, strict=True):
+    results = [f"o{at}" for at in range(outputs)]
+    given = {name: kind for name, kind in zip(names, inputs, strict=True) if kind is not None}
+    return open_nodes([Step(op_type, names, results, attributes, domain)], given, results, hint)
+
+
+def open_nodes(
+    steps: Sequence[Step], inputs: Mapping[str, ir.DataType | Array], outputs: Sequence[str], hint: str = ""
+) -> Any:
+    """Return a session for nodes in a row.
+
+    Args:
+        steps: the nodes in order.
+        inputs: by name the type of what is fed, or the array of what never changes.
+        outputs: names of the results.
+        hint: see `refused`.
+
+    Raises:
+        ProviderError: onnxruntime refuses the nodes.
+    """
+    graph = onnx.GraphProto(name=steps[0].op_type)
+    for name, kind in inputs.items():
         if isinstance(kind, np.ndarray):
             graph.initializer.append(onnx.numpy_helper.from_array(kind, name))
-        elif kind is not None:
+        else:
             graph.input.add(name=name).type.tensor_type.elem_type = int(kind)
-    results = [f"o{at}" for at in range(outputs)]
-    for name in results:
+    for name in outputs:
         graph.output.add(name=name)
-    node = graph.node.add(op_type=op_type, domain=domain, input=names, output=results)
-    for name, setting in attributes.items():
-        if setting is not None:
-            told = list(setting) if isinstance(setting, tuple) else setting
-            node.attribute.append(ir.to_proto(ir.convenience.convert_attribute(name, told)))
+    for step in steps:
+        node = graph.node.add(op_type=step.op_type, domain=step.domain, input=step.inputs, output=step.outputs)
+        for name, setting in step.attributes.items():
+            if setting is not None:
+                told = list(setting) if isinstance(setting, tuple) else setting
+                node.attribute.append(ir.to_proto(ir.convenience.convert_attribute(name, told)))
     model = onnx.ModelProto(ir_version=10, graph=graph)
     model.opset_import.add(domain="", version=_OPSET)
-    if domain:
+    for domain in {step.domain for step in steps if step.domain}:
         model.opset_import.add(domain=domain, version=1)
     options = stock().SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
         return stock().InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise refused(op_type, error, hint) from error
+        raise refused(steps[0].op_type, error, hint) from error
+
+
+@lru_cache(1)
+def run_options() -> Any:
+    """Return options for all runs of nodes, which say nothing."""
+    return stock().RunOptions()
 
 
 def refused(op_type: str, error: Exception, hint: str = "") -> ProviderError:

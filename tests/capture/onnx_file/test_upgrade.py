@@ -89,6 +89,9 @@ CASES = [
     (9, node("Upsample", "x c", "y", mode="linear"), [floats("c", 1, 1, 2, 3)]),
     (10, node("Resize", "x c", "y", mode="nearest"), [floats("c", 1, 1, 2, 1.5)]),
     (10, node("Resize", "x c", "y", mode="linear"), [floats("c", 1, 1, 1.5, 2)]),
+    (10, node("Resize", "x c", "y", mode="nearest"), [floats("c", 1, 1, 0.6, 0.5)]),
+    (10, node("Resize", "x c", "y", mode="nearest"), [floats("c", 1, 1, 0.6, 2.4)]),
+    (10, node("Resize", "x c", "y", mode="linear"), [floats("c", 1, 1, 0.6, 0.5)]),
     (11, node("Resize", "x r c", "y", mode="cubic"), [floats("r"), floats("c", 1, 1, 2, 2)]),
     (13, node("Resize", "x - c", "y", mode="linear", coordinate_transformation_mode="align_corners"),
      [floats("c", 1, 1, 2, 2)]),
@@ -131,6 +134,46 @@ def test_an_operator_means_the_same_after_conversion(rng, opset, case, stored):
     actual = ReferenceEvaluator(ours).run(None, fed) if case.op_type == "RoiAlign" else run(ours, fed)
     for a, b in zip(actual, theirs, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scales", [(1, 1, 0.6, 0.5), (1, 1, 0.6, 2.4), (1, 1, 1.5, 2)])
+def test_an_old_resize_reads_scales_that_are_fed(rng, scales):
+    nodes, scaling = [node("Resize", "x c", "y", mode="nearest")], value("c", [4])
+    graph = helper.make_graph(nodes, "g", [value("x", [2, 3, 7, 6]), scaling], [value("y", ["a", "b", "c", "d"])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=5)
+    feeds = {"x": rng.standard_normal((2, 3, 7, 6), np.float32), "c": np.array(scales, np.float32)}
+    (expected,) = run(proto, feeds)
+    (result,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, feeds)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 10, 11, 12])
+def test_a_mask_of_a_dropout_that_drops_nothing_is_onnxruntimes(rng, opset):
+    kind = TensorProto.BOOL if opset >= 10 else FLOAT
+    mask = helper.make_tensor_value_info("mask", kind, [2, 3])
+    nodes = [node("Dropout", "x", "y mask")]
+    graph = helper.make_graph(nodes, "g", [value("x", [2, 3])], [value("y", [2, 3]), mask])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=4)
+    feeds = {"x": rng.standard_normal((2, 3), np.float32)}
+    expected = run(proto, feeds)
+    session = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"])
+    assert session.get_outputs()[1].type == ("tensor(bool)" if opset >= 10 else "tensor(float)")
+    for result, theirs in zip(session.run(None, feeds), expected, strict=True):
+        assert result.dtype == theirs.dtype
+        np.testing.assert_array_equal(result, theirs)
+
+
+@pytest.mark.parametrize("opset", [7, 8])
+def test_a_batch_normalisation_of_each_position_runs(rng, opset):
+    stored = [weight(rng, name, 3, 4, 4) for name in "sbm"]
+    stored.append(const("v", rng.random((3, 4, 4)) + 0.5, np.float32))
+    nodes = [node("BatchNormalization", "x s b m v", "y", spatial=0, epsilon=1e-3)]
+    graph = helper.make_graph(nodes, "g", [value("x", [2, 3, 4, 4])], [value("y", [2, 3, 4, 4])], stored)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feeds = {"x": rng.standard_normal((2, 3, 4, 4), np.float32)}
+    (expected,) = run(proto, feeds)
+    (result,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, feeds)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_broadcasts_with_an_axis_are_those_of_onnxs_own_converter(rng):

@@ -102,7 +102,7 @@ def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
         InputError: there is no such file.
         GraphError: it is no ONNX model, is damaged, or holds an operator that ontrain does not know; names the node.
     """
-    model, name, opset = _prepared(source, None, foreign=foreign)
+    model, name, opset = _prepared(source, None, foreign=foreign, trains=False)
     mark_derivatives(model.graph)
     input_names = [value.name or "" for value in model.graph.inputs]
     choice = choose(model.graph, None, ())
@@ -160,7 +160,7 @@ def load_onnx(
 
 
 def _prepared(
-    source: Source, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False
+    source: Source, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False, trains: bool = True
 ) -> tuple[ir.Model, str, int]:
     """The file's graph at ontrain's operator set, what messages call it, and the operator set that it imports.
 
@@ -177,7 +177,7 @@ def _prepared(
     _own_metadata(model, name)
     _prepare_inputs(graph, shapes)
     inline_functions(model)
-    upgrade(model, foreign=foreign)
+    upgrade(model, foreign=foreign, trains=trains)
     number_labels(graph)
     _lift_initializers(graph)
     _see_through_copies(graph)

@@ -24,8 +24,8 @@ __all__ = ["upgrade"]
 class Site:
     """A node under conversion: its attributes as plain values, and nodes put before or in place of it."""
 
-    def __init__(self, node: ir.Node, graph: ir.Graph) -> None:
-        self.node, self.graph = node, graph
+    def __init__(self, node: ir.Node, graph: ir.Graph, *, trains: bool) -> None:
+        self.node, self.graph, self.trains = node, graph, trains
 
     def has(self, index: int) -> bool:
         """Whether the input at `index` is given."""
@@ -105,12 +105,13 @@ def _below(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
     return register
 
 
-def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
+def upgrade(model: ir.Model, *, foreign: bool = False, trains: bool = True) -> None:
     """Rewrite every node of the model, those of subgraphs too, to ontrain's operator set, in place.
 
     Args:
         model: with its functions inlined.
         foreign: whether operators of other domains may be ones that ontrain does not know.
+        trains: whether the model may be trained, and not only run as the file has it.
 
     Raises:
         GraphError: an operator, or one use of it, has no form at ontrain's operator set; names the node.
@@ -123,7 +124,7 @@ def upgrade(model: ir.Model, *, foreign: bool = False) -> None:
             if not foreign:
                 _known(node)
             continue
-        site, version = Site(node, graph), node.version or OPSET
+        site, version = Site(node, graph, trains=trains), node.version or OPSET
         for below, adapter in _ADAPTERS.get(node.op_type, ()):
             if version < below and node.graph is not None:
                 with blamed_on(node, f"{node.op_type} of operator set {version} cannot be converted"):
@@ -354,12 +355,33 @@ def _dropout(site: Site) -> None:
     ratio, training = site.take("ratio", 0.5), not site.take("is_test", 1)
     flag = site.const(True, np.bool_) if training and (site.node.version or 1) < 7 else None
     site.inputs(site.input(0), site.const(ratio, np.float32), flag)
+    mask = site.node.outputs[1] if len(site.node.outputs) > 1 else None
+    if mask is not None and not site.trains and (mask.uses() or mask.is_graph_output()):
+        _unset(site, mask)
+
+
+def _unset(site: Site, mask: ir.Value) -> None:
+    """Where nothing was dropped the mask said nothing: onnxruntime fills it with zeros."""
+    zeros = site.emit("ConstantOfShape", site.emit("Shape", site.input(0)), value=ir.tensor(np.array([False])))
+    unset = zeros if (site.node.version or 1) >= 10 else site.emit("CastLike", zeros, site.input(0))
+    unset.name = mask.name
+    mask.name = None
+    ir.convenience.replace_all_uses_with([mask], [unset], replace_graph_outputs=True)
+    site.node.resize_outputs(1)
 
 
 @_below(9, "BatchNormalization")
 def _batch_norm(site: Site) -> None:
-    if not site.take("spatial", 1):
+    """With `spatial` = 0 each position had statistics of its own, which are of a row's sizes."""
+    if site.take("spatial", 1):
+        return
+    if site.trains or len(site.node.outputs) > 1:
         raise site.refuse("BatchNormalization with spatial = 0 normalises each position for itself")
+    x, scale, bias, mean, variance = map(site.input, range(5))
+    epsilon = site.emit("CastLike", site.const(site.get("epsilon", 1e-5), np.float32), variance)
+    deviation = site.emit("Sqrt", site.emit("Add", variance, epsilon))
+    scaled = site.emit("Mul", site.emit("Div", site.emit("Sub", x, mean), deviation), scale)
+    site.replace(site.emit("Add", scaled, bias))
 
 
 @_below(14, "BatchNormalization")
@@ -385,22 +407,36 @@ def _old_upsample(site: Site) -> None:
 
 @_below(10, "Upsample")
 def _upsample(site: Site) -> None:
-    site.replace(_resized(site, site.input(1)))
+    site.replace(_resized(site, site.input(0), site.input(1)))
 
 
 @_below(11, "Resize")
 def _resize(site: Site) -> None:
-    site.replace(_resized(site, site.input(1)))
+    """The nearest element was that below a place along axes that grow, and that above along axes that shrink."""
+    x, scales = site.input(0), site.input(1)
+    constant = None if scales is None else ir.convenience.get_const_tensor(scales)
+    sizes = None if constant is None else constant.numpy()
+    if _mode(site) != "nearest" or (sizes is not None and (sizes >= 1).all()):
+        site.replace(_resized(site, x, scales))
+    elif sizes is not None and (sizes <= 1).all():
+        site.replace(_resized(site, x, scales, "ceil"))
+    else:
+        same = site.const(1, np.float32)
+        grown = _resized(site, x, site.emit("Max", scales, same))
+        site.replace(_resized(site, grown, site.emit("Min", scales, same), "ceil"))
 
 
-def _resized(site: Site, scales: ir.Value | None) -> ir.Value:
+def _mode(site: Site) -> str:
     mode = site.get("mode", "nearest")
     mode = mode.decode() if isinstance(mode, bytes) else mode
-    # onnx's converter and onnxruntime agree on this reading of the old operator.
+    return "nearest" if mode == "nearest" else "linear"
+
+
+def _resized(site: Site, x: ir.Value | None, scales: ir.Value | None, nearest: str = "floor") -> ir.Value:
+    # onnx's examples and onnxruntime agree on this reading of the old operator.
     return site.emit(
-        "Resize", site.input(0), None, scales, mode="nearest" if mode == "nearest" else "linear",
-        coordinate_transformation_mode="asymmetric", nearest_mode="floor",
-    )  # fmt: skip
+        "Resize", x, None, scales, mode=_mode(site), coordinate_transformation_mode="asymmetric", nearest_mode=nearest
+    )
 
 
 @_below(11, "Scatter")

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
-from tests.providers.torch.lowering.files import calls
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
 
 pytestmark = pytest.mark.usefixtures("units")
 
@@ -63,6 +63,27 @@ def test_vectors_and_batches_are_multiplied_too(shapes):
     a, b = (_numbers("uint8", shape, extreme=False, seed=i) for i, shape in enumerate(shapes))
     (y,) = _session("MatMulInteger", {"a": a}, {"b": b}).run(None, {"a": a})
     np.testing.assert_array_equal(y, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["one scale", "a scale a column"])
+@pytest.mark.parametrize("fixed", [True, False], ids=["a weight", "fed"])
+@pytest.mark.parametrize("kinds", [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")], ids=str)
+def test_products_that_become_bytes_are_one_call(kinds, fixed, columns, units):
+    rng = np.random.default_rng(1)
+    a, b = (_numbers(kind, shape, extreme=False, seed=i) for i, (kind, shape) in
+            enumerate(zip(kinds, ((2, 5, 70), (70, 7)), strict=True)))  # fmt: skip
+    many = (7,) if columns else ()
+    held = {
+        "as": np.float32(0.02), "az": _numbers(kinds[0], (), extreme=False, seed=2),
+        "bs": rng.uniform(0.01, 0.02, many).astype(np.float32), "bz": _numbers(kinds[1], many, extreme=False, seed=3),
+        "ys": np.float32(0.5), "yz": _numbers(kinds[0], (), extreme=False, seed=4),
+    }  # fmt: skip
+    fed, held = ({"a": a}, held | {"b": b}) if fixed else ({"a": a, "b": b}, held)
+    nodes = [helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["q"]),
+             helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT)]  # fmt: skip
+    model = file_of(nodes, fed, {name: np.asarray(array) for name, array in held.items()}, ["y"])
+    names = calls(assert_as_onnxruntime(model, fed, rtol=0, atol=0 if units else 1))
+    assert ("onnxruntime_QLinearMatMul" in names) == units
 
 
 WINDOWS = {

@@ -32,6 +32,9 @@ _EXACT = 2**24
 _INT32 = 2**31
 _SINGLE = (), (1,)
 """Shapes of one number."""
+_BYTES = (ir.DataType.UINT8, ir.DataType.INT8)
+_KERNELS = [[a, b, a] for a in _BYTES for b in _BYTES if (a, b) != (ir.DataType.INT8, ir.DataType.UINT8)]
+"""Types of factors and results of which onnxruntime has a kernel."""
 _SMALL = 1 << 29
 """Operations of a product up to which one thread with units for it is faster than several without."""
 
@@ -134,6 +137,27 @@ def _becomes_float(node: ir.Node) -> bool:
 
 def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
     return None if value is None or value.shape is None or not value.shape.is_static() else static_dims(value)
+
+
+def _quantises(node: ir.Node) -> bool:
+    """Whether onnxruntime's kernel makes bytes of a small product of bytes, on a processor with units for it."""
+    if len(node.inputs) < 8 or not multiplies_bytes():
+        return False
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.inputs[:8]
+    left, right, result = (_sizes(value) for value in (a, b, node.outputs[0]))
+    if left is None or right is None or result is None or min(len(left), len(right)) < 2:
+        return False
+    columns = (*_SINGLE, right[-1:]) if len(right) == 2 else _SINGLE
+    single = all(_sizes(value) in _SINGLE for value in (a_scale, a_zero, scale, zero))
+    kinds = [None if value is None else value.dtype for value in (a, b, zero)]
+    known = kinds in _KERNELS and all(v is not None and v.dtype == ir.DataType.FLOAT for v in (a_scale, b_scale, scale))
+    fits = _sizes(b_scale) in columns and _sizes(b_zero) in columns
+    return known and single and fits and 0 < 2 * math.prod(result) * left[-1] <= _SMALL
+
+
+@lowers("QLinearMatMul", when=_quantises, devices=("cpu",))
+def qlinear_matmul(e: Emitter, node: ir.Node) -> None:
+    emit_stock(e, node.op_type, [e.value(v) for v in node.inputs], node.outputs, {})
 
 
 @lowers("MatMulIntegerToFloat", domain=MICROSOFT, when=_becomes_float, devices=("cpu",))

@@ -1,4 +1,7 @@
-"""Reals as whole numbers of eight bits, by onnxruntime's kernels: one call each, where ATen takes six, or 22.
+"""Reals as whole numbers of eight bits and back, by onnxruntime's kernels: one call each, where ATen takes up to 22.
+
+Where bytes are made only to become reals again, as in files with nodes for quantisation around each operator, both ways
+are one call.
 
 The kernels run on the calling thread. They are faster than ATen's calls on one thread for any size; large tensors are
 left to ATen's threads.
@@ -7,13 +10,15 @@ left to ATen's threads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.operators import attribute_of
+from ontrain.operators import MICROSOFT, attribute_of
+from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import lowers
-from ontrain.providers.torch.lowering.stock_calls import emit_stock
+from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.stock_calls import emit_stock, emit_stock_row
 
 __all__: list[str] = []
 
@@ -27,25 +32,92 @@ _SETTINGS = ("block_size", "output_dtype", "precision")
 def _is_small(node: ir.Node) -> bool:
     """Whether an operand is float32, and of few numbers."""
     x = node.inputs[0] if node.inputs else None
-    if x is None or x.dtype != ir.DataType.FLOAT or x.shape is None or not x.shape.is_static():
-        return False
-    return 0 < math.prod(x.shape.numpy()) <= _SMALL
+    return x is not None and x.dtype == ir.DataType.FLOAT and _is_few(x)
 
 
-def _to_bytes(node: ir.Node) -> bool:
-    """Whether few numbers become bytes by one scale each, or each place of an axis."""
-    if not _is_small(node) or any(node.attributes.get_int(name, 0) for name in _SETTINGS):
+def _is_few(x: ir.Value) -> bool:
+    return x.shape is not None and x.shape.is_static() and 0 < math.prod(x.shape.numpy()) <= _SMALL
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Whether bytes have one float32 scale each, or each place of an axis, and nothing else is said of them."""
+    if any(node.attributes.get_int(name, 0) for name in _SETTINGS):
         return False
     scale, zero = (*node.inputs, None)[1:3]
     return scale is not None and scale.dtype == ir.DataType.FLOAT and (zero is None or zero.dtype in _BYTES)
 
 
+def _to_bytes(node: ir.Node) -> bool:
+    """Whether few numbers become bytes."""
+    return _is_small(node) and _is_plain(node)
+
+
+def _from_bytes(node: ir.Node) -> bool:
+    """Whether few bytes become numbers."""
+    x = node.inputs[0] if node.inputs else None
+    return x is not None and x.dtype in _BYTES and _is_few(x) and _is_plain(node)
+
+
+def _only_way_back(value: ir.Value) -> ir.Node | None:
+    """The one node that makes numbers of bytes again; None where something else reads them, too."""
+    uses = value.uses()
+    if len(uses) != 1 or value.is_graph_output():
+        return None
+    ((node, index),) = uses
+    producer = value.producer()
+    beside = producer is not None and node.graph is producer.graph
+    is_back = node.op_type == "DequantizeLinear" and not node.domain and not index and _from_bytes(node)
+    return node if is_back and beside else None
+
+
 @lowers("QuantizeLinear", when=_to_bytes, devices=("cpu",))
 def quantize_linear(e: Emitter, node: ir.Node) -> None:
-    operands = [None if value is None else e.value(value) for value in node.inputs]
-    emit_stock(e, node.op_type, operands, node.outputs, {"axis": attribute_of(node, "axis")}, prepares=False)
+    if _only_way_back(node.outputs[0]) is None:
+        _emit(e, node)
+
+
+@lowers("DequantizeLinear", when=_from_bytes, devices=("cpu",))
+def dequantize_linear(e: Emitter, node: ir.Node) -> None:
+    x = node.inputs[0]
+    assert x is not None
+    way = x.producer()
+    is_way = way is not None and way.op_type == "QuantizeLinear" and not way.domain and _to_bytes(way)
+    if way is None or not is_way or _only_way_back(x) is not node:
+        _emit(e, node)
+        return
+    steps = [(n.op_type, {"axis": attribute_of(n, "axis")}) for n in (way, node)]
+    emit_stock_row(e, steps, [_operands(e, way.inputs), _operands(e, node.inputs[1:])], node.outputs[0])
+
+
+def _emit(e: Emitter, node: ir.Node) -> None:
+    stated = {"axis": attribute_of(node, "axis")}
+    emit_stock(e, node.op_type, _operands(e, node.inputs), node.outputs, stated, prepares=False)
+
+
+def _operands(e: Emitter, values: Sequence[ir.Value | None]) -> list[Buf | None]:
+    return [None if value is None else e.value(value) for value in values]
 
 
 @lowers("DynamicQuantizeLinear", when=_is_small, devices=("cpu",))
 def dynamic_quantize_linear(e: Emitter, node: ir.Node) -> None:
     emit_stock(e, node.op_type, [e.value(node.inputs[0])], node.outputs, {}, prepares=False)
+
+
+def _stays_bytes(node: ir.Node) -> bool:
+    """Whether few bytes become bytes, with float32 scales."""
+    x = node.inputs[0] if node.inputs else None
+    few = [x, *node.outputs]
+    if any(value is None or value.dtype not in _BYTES or not _is_few(value) for value in few):
+        return False
+    return all(value is None or value.dtype in (*_BYTES, ir.DataType.FLOAT) for value in node.inputs)
+
+
+@lowers("QLinearAdd", "QLinearMul", "QLinearGlobalAveragePool", domain=MICROSOFT, when=_stays_bytes, devices=("cpu",))
+def quantised_arithmetic(e: Emitter, node: ir.Node) -> None:
+    emit_stock(e, node.op_type, _operands(e, node.inputs), node.outputs, attributes(node), node.domain, prepares=False)
+
+
+@lowers("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MICROSOFT, when=_stays_bytes, devices=("cpu",))
+def quantised_function(e: Emitter, node: ir.Node) -> None:
+    """By a table of the 256 results, which onnxruntime's kernel makes once of scales that never change."""
+    emit_stock(e, node.op_type, _operands(e, node.inputs), node.outputs, attributes(node), node.domain)

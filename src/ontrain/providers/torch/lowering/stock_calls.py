@@ -1,4 +1,4 @@
-"""Nodes by onnxruntime's kernels, each one call on the planned memory: see `StockKernel`."""
+"""Nodes by onnxruntime's kernels, one or several in a row by a call on the planned memory: see `StockKernel`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ontrain.capture import to_array
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.stock_kernel import StockKernel
-from ontrain.stock_node import open_node
+from ontrain.stock_node import Step, open_node, open_nodes
 
-__all__ = ["emit_stock"]
+__all__ = ["emit_stock", "emit_stock_row"]
 
 
 def emit_stock(
@@ -53,16 +53,56 @@ def emit_stock(
         session = held.derived((domain, op_type, settings, len(results), types), [*fixed.values()], opened)
     else:
         session = opened()
-    inputs = {f"i{at}": e.contiguous(buf) for at, buf in fed.items() if at not in fixed}
-    outs = {f"o{at}": e.out(value) for at, value in enumerate(results) if e.reads(value)}
+    inputs = {f"i{at}": buf for at, buf in fed.items() if at not in fixed}
+    _run(e, op_type, session, inputs, {f"o{at}": value for at, value in enumerate(results)})
+
+
+def emit_stock_row(
+    e: Emitter, steps: Sequence[tuple[str, Mapping[str, Any]]], operands: Sequence[Sequence[Buf | None]],
+    result: ir.Value,
+) -> None:  # fmt: skip
+    """Emit operators, each of which reads first what the one before it makes, as one call.
+
+    Args:
+        e: what they are emitted with.
+        steps: operators of the standard with their attributes.
+        operands: their inputs in order; of all but the first operator without the first input.
+        result: the value that the last one makes.
+    """
+    kinds = tuple(tuple(None if buf is None else from_torch_dtype(buf.dtype) for buf in bufs) for bufs in operands)
+    told = tuple((op_type, tuple(sorted(stated.items()))) for op_type, stated in steps)
+    bufs = {f"i{row}_{at}": buf for row, own in enumerate(operands) for at, buf in enumerate(own) if buf is not None}
+    _run(e, "_".join(op_type for op_type, _ in steps), _row(told, kinds), bufs, {"o": result})
+
+
+def _run(
+    e: Emitter, name: str, session: Any, operands: Mapping[str, Buf], results: Mapping[str, ir.Value]
+) -> None:  # fmt: skip
+    """Emit a call of a session: operands row by row, results in places of their own where theirs are not."""
+    held = {name: tensor for name, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
+    fixed = {name: tensor.contiguous() for name, tensor in held.items()}
+    inputs = {name: e.contiguous(buf) for name, buf in operands.items() if name not in fixed}
+    outs = {name: e.out(value) for name, value in results.items() if e.reads(value)}
     places = {name: out if out.meta.is_contiguous() else e.new(out.shape, out.dtype) for name, out in outs.items()}
-    kernel = StockKernel(
-        op_type, session, *({name: buf.meta for name, buf in bufs.items()} for bufs in (inputs, places))
-    )
+    fed, written = ({name: buf.meta for name, buf in bufs.items()} for bufs in (inputs, places))
+    kernel = StockKernel(name, session, fed, written, fixed)
     e.run(kernel, *inputs.values(), *places.values(), writes=[*places.values()])
     for name, out in outs.items():
         if places[name] is not out:
             e.copy(places[name], out)
+
+
+@lru_cache(64)
+def _row(
+    steps: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...], kinds: tuple[tuple[ir.DataType | None, ...], ...]
+) -> Any:
+    inputs = {f"i{row}_{at}": kind for row, own in enumerate(kinds) for at, kind in enumerate(own) if kind is not None}
+    nodes = list[Step]()
+    for row, ((op_type, stated), own) in enumerate(zip(steps, kinds, strict=True)):
+        names = ["" if kind is None else f"i{row}_{at}" for at, kind in enumerate(own)]
+        before = [f"v{row - 1}"] if row else []
+        nodes.append(Step(op_type, before + names, ["o" if row == len(steps) - 1 else f"v{row}"], dict(stated)))
+    return open_nodes(nodes, inputs, ["o"])
 
 
 @lru_cache(64)
