@@ -439,7 +439,7 @@ ENTRIES = [
         "rows by a mask",
         "other",
         Selecting,
-        lambda n, _: {"x": torch.randn(n, 4), "kept": torch.tensor([True, False] + [True] * (n - 2))},
+        lambda n, _: {"x": torch.randn(n, 4), "selection": torch.tensor([True, False] + [True] * (n - 2))},
         refused="mask",
         way_out="torch.where",
     ),
