@@ -5,12 +5,12 @@ A plan's calls name their tensors, and are made without the modes. What else ont
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from ontrain.internals.access import private
+from ontrain.internals.access import available
 
 __all__ = ["function_modes", "tensor_of", "without_function_modes"]
 
@@ -23,17 +23,19 @@ def without_function_modes() -> AbstractContextManager[None]:
     Neither do subclasses of tensors that have a `__torch_function__`. It costs 0.3 µs, and makes each call under a
     mode cheaper.
     """
-    context: AbstractContextManager[None] = private("torch._C.DisableTorchFunction")()
-    return context
+    context = available("torch._C.DisableTorchFunction")
+    return nullcontext() if context is None else context()
 
 
 def function_modes() -> tuple[str, tuple[type, ...]]:
     """Return the default device of this thread, and the types of other modes that see torch's functions."""
-    if not private("torch._C._len_torch_function_stack")():
+    length = available("torch._C._len_torch_function_stack")
+    if length is not None and not length():
         return _NOTHING_SET
-    stack = private("torch.overrides._get_current_function_mode_stack")()
-    default = private("torch.utils._device.DeviceContext")
-    return str(torch.get_default_device()), tuple([type(mode) for mode in stack if type(mode) is not default])
+    stack = available("torch.overrides._get_current_function_mode_stack")
+    default = available("torch.utils._device.DeviceContext")
+    modes = [] if stack is None else [type(mode) for mode in stack()]
+    return str(torch.get_default_device()), tuple([mode for mode in modes if mode is not default])
 
 
 def tensor_of(value: Any) -> torch.Tensor:
