@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch.utils._device
 
 from tests.house import annotations, behind_faces, circles, ignores, import_nodes, past_faces, vague_names
 
@@ -162,6 +163,36 @@ def private_uses(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", [path for path in FILES if "internals" not in path.parts], ids=named)
 def test_what_torch_does_not_promise_is_reached_through_one_room(path):
     assert not private_uses(path)
+
+
+PLANS = "providers/torch/"
+"""Made and run without the caller's default device; see `ontrain.providers.torch.between`."""
+
+
+@cache
+def creating() -> frozenset[str]:
+    """Functions of torch whose results are on the default device, unless they are told where."""
+    return frozenset(function.__name__ for function in torch.utils._device._device_constructors())
+
+
+def created_anywhere(path: Path) -> list[str]:
+    """What a file creates without naming a device."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [
+        f"{named(path)}:{call.lineno} {ast.unparse(call)}" for call in calls
+        if (name := of_torch(call.func)) and name.split(".")[0] == "torch" and name.split(".")[-1] in creating()
+        and name.count(".") == 1 and not any(keyword.arg in ("device", None) for keyword in call.keywords)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if PLANS not in path.as_posix() and "canaries" not in path.name],
+    ids=named,
+)
+def test_what_is_created_is_on_a_device_that_is_named(path):
+    """A caller may have set a default device; canaries run in a thread of their own, which has none."""
+    assert not created_anywhere(path)
 
 
 def test_private_names_are_found_wherever_they_stand():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +137,7 @@ def test_a_provider_that_is_not_here_is_refused_by_name():
         profile(model(LINEAR), providers=["NothingProvider"])
 
 
-@pytest.mark.parametrize("damage", ["one array", "cut off", "changed", "empty"])
+@pytest.mark.parametrize("damage", ["one array", "cut off", "changed", "empty", "encrypted", "open quote"])
 def test_a_file_that_holds_no_feeds_is_refused(damage, tmp_path):
     path = tmp_path / "feeds.npz"
     np.savez_compressed(path, x=np.arange(4000.0))
@@ -143,6 +145,15 @@ def test_a_file_that_holds_no_feeds_is_refused(damage, tmp_path):
     if damage == "one array":
         np.save(tmp_path / "one.npy", np.ones(2))
         content = (tmp_path / "one.npy").read_bytes()
+    elif damage == "encrypted":
+        at = content.index(b"PK\x01\x02") + 8
+        content = content[:at] + b"\x01" + content[at + 1 :]
+    elif damage == "open quote":
+        array = io.BytesIO()
+        np.save(array, np.ones(2))
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("x.npy", array.getvalue().replace(b"(2,)", b'("2('))
+        content = path.read_bytes()
     elif damage == "changed":
         content = content[:200] + b"zzzz" + content[204:]
     else:

@@ -11,6 +11,7 @@ import torch
 
 from ontrain.arguments import checked_kind
 from ontrain.errors import OptionError
+from ontrain.internals import tensor_of
 
 __all__ = ["IODescription", "ModelDescription", "fitted", "generate_sample"]
 
@@ -104,7 +105,7 @@ def fitted(model_desc: ModelDescription, batch: Mapping[str, Any]) -> ModelDescr
 
 
 def _fitted(description: IODescription, value: Any) -> IODescription:
-    tensor = torch.as_tensor(value)
+    tensor = tensor_of(value)
     shape = list(tensor.shape)
     fits = len(shape) == len(description.shape_) and all(
         isinstance(dim, str) or dim == size for dim, size in zip(description.shape_, shape, strict=True)

@@ -15,6 +15,7 @@ from ontrain.capi.description import IODescription, ModelDescription, fitted, ge
 from ontrain.capi.loss_scaler import LossScaler
 from ontrain.capi.optimizer import Attributes, optimizer_config
 from ontrain.errors import InputError, OptionError
+from ontrain.internals import tensor_of
 from ontrain.training import ORTTrainer as Trainer, amp, checkpoint
 from ontrain.training.flat_state import flat_state
 from ontrain.training.optim.config import _OptimizerConfig
@@ -215,7 +216,7 @@ class ORTTrainer:
         self.global_step_ += info.optimization_step - self._updates
         if updated and fetches is None and self._given_scale is not None:
             told = outputs if isinstance(outputs, list) else [outputs]
-            return [*told, torch.tensor([info.all_finite])]
+            return [*told, torch.tensor([info.all_finite], device="cpu")]
         return outputs
 
     def eval_step(self, *args: Any, **kwargs: Any) -> Outputs:
@@ -362,7 +363,7 @@ def _number(name: str, value: Any) -> float:
     if value is None:
         raise InputError(f"the step was given no {name!r}", way_out="give it behind the inputs, or by name")
     try:
-        tensor = torch.as_tensor(value)
+        tensor = tensor_of(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name!r} is {value!r}", way_out="give one number") from error
     if tensor.numel() != 1:

@@ -101,5 +101,5 @@ def _in_rows(targets: torch.Tensor, target_lengths: Any, blank: int) -> torch.Te
 
 
 def _vector(lengths: Any, device: torch.device) -> torch.Tensor:
-    tensor = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths)
+    tensor = lengths if isinstance(lengths, torch.Tensor) else torch.tensor(lengths, device="cpu")
     return tensor.to(device=device, dtype=torch.int64).reshape(-1)

@@ -94,12 +94,12 @@ def to_tensor(array: Array) -> torch.Tensor:
     plain = np.asarray(array, None if array.dtype.isnative else array.dtype.newbyteorder("="), order="C")
     try:
         if plain.dtype.type.__module__ == "numpy":
-            return torch.as_tensor(_unlocked(plain))
+            return torch.as_tensor(_unlocked(plain), device="cpu")
         kind = ir.DataType.from_numpy(plain.dtype)
         dtype = tensor_dtype(kind)
         if kind in _CARRIERS:
-            return torch.as_tensor(plain.astype(np.float32)).to(dtype)
-        return torch.as_tensor(_unlocked(plain.view(_BITS[dtype.itemsize]))).view(dtype)
+            return torch.as_tensor(plain.astype(np.float32), device="cpu").to(dtype)
+        return torch.as_tensor(_unlocked(plain.view(_BITS[dtype.itemsize])), device="cpu").view(dtype)
     except TypeError as error:
         raise InputError(
             f"there are no tensors of {array.dtype}",

@@ -13,7 +13,7 @@ import torch
 
 from ontrain.capture.autograd import traced_here
 from ontrain.capture.loaded import files_with
-from ontrain.internals import substituted
+from ontrain.internals import substituted, tensor_of
 
 __all__ = ["traced_assignments"]
 
@@ -45,7 +45,7 @@ def _traceable(own: Any) -> Callable[..., Any]:
 def _joining(own: Any) -> Callable[..., Any]:
     def concatenate(arrays: Sequence[Any], axis: int = 0, **options: Any) -> Any:
         traced = not options and any(isinstance(array, torch.Tensor) for array in arrays) and traced_here()
-        return torch.cat([torch.as_tensor(array) for array in arrays], axis) if traced else own(arrays, axis, **options)
+        return torch.cat([tensor_of(array) for array in arrays], axis) if traced else own(arrays, axis, **options)
 
     return concatenate
 

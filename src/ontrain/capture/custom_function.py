@@ -363,8 +363,8 @@ def _random(value: Any, scale: float, generator: torch.Generator) -> Any:
         return value
     shape = [size if isinstance(size, int) else size.node.hint for size in value.shape]
     if not value.dtype.is_floating_point:
-        return torch.randint(2, shape, generator=generator).to(value.dtype)
-    sample = torch.randn(shape, generator=generator, dtype=torch.float32) * scale
+        return torch.randint(2, shape, generator=generator, device="cpu").to(value.dtype)
+    sample = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") * scale
     return sample.to(value.dtype).requires_grad_(value.requires_grad)
 
 
@@ -375,7 +375,7 @@ def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tenso
     active = [t for t in outputs if t.requires_grad]
     if not active:
         return None
-    weights = [(torch.linspace(0.5, 1.5, t.numel()) * size).view(t.shape).to(t.dtype) for t in active]
+    weights = [(torch.linspace(0.5, 1.5, t.numel(), device="cpu") * size).view(t.shape).to(t.dtype) for t in active]
     gradients = torch.autograd.grad(active, wanted, weights, allow_unused=True)
     return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in gradients]]
 

@@ -66,7 +66,8 @@ class DrawnMask:
         Raises:
             ValueError: what transformers says of these sizes.
         """
-        return torch.as_tensor(self.function(shape, attention_mask=attention, **self.options), dtype=torch.bool)
+        drawn = self.function(shape, attention_mask=attention, **self.options)
+        return torch.as_tensor(drawn, dtype=torch.bool, device="cpu")
 
 
 class Masks:
@@ -139,12 +140,12 @@ def _numpys_state() -> Any:
 @torch.library.custom_op("ontrain::mask", mutates_args=())
 def _mask(attention: torch.Tensor | None, shape: Sequence[int], index: int) -> torch.Tensor:
     """What stands in a trace for transformers' function: bool, of the shape that is asked for."""
-    return torch.zeros([*shape], dtype=torch.bool)
+    return torch.zeros([*shape], dtype=torch.bool, device="cpu")
 
 
 @_mask.register_fake
 def _(attention: torch.Tensor | None, shape: Sequence[int], index: int) -> torch.Tensor:
-    return torch.empty([*shape], dtype=torch.bool)
+    return torch.empty([*shape], dtype=torch.bool, device="cpu")
 
 
 # A mask that nobody reads moves the generator, too.

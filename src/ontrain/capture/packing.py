@@ -201,7 +201,7 @@ class _Packed:
         if known is not None and known.steps is steps and known.holds():
             return steps, known.padded
         if steps is None:
-            places = torch.arange(int(batch_sizes[0]) if batch is None else batch)
+            places = torch.arange(int(batch_sizes[0]) if batch is None else batch, device=batch_sizes.device)
             valid = places < batch_sizes[:, None]
             steps = self._noted(batch_sizes, valid.sum(0), valid)
             private("torch._check")(steps.rows.shape[0] == data.shape[0])

@@ -94,12 +94,12 @@ _AROUND = tuple(
 
 @torch.library.custom_op("ontrain::reseed", mutates_args=())
 def _reseed(is_set: bool) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.float32)
+    return torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 @_reseed.register_fake
 def _(is_set: bool) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.float32)
+    return torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 # Nothing reads it; what stands behind it matters.

@@ -151,7 +151,7 @@ def _difference(what: str, values: Sequence[str]) -> ProcessError:
 
 def _as_used(value: float) -> float:
     """A number as an update's graph gets it, in float32; a count as it is."""
-    return value if value.is_integer() else float(torch.tensor(value, dtype=torch.float32))
+    return value if value.is_integer() else float(torch.tensor(value, dtype=torch.float32, device="cpu"))
 
 
 def _number_text(value: float) -> str:

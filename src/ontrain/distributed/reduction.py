@@ -22,6 +22,7 @@ from ontrain.distributed.shares import Share, shares
 from ontrain.distributed.world import World
 from ontrain.errors import OptionError
 from ontrain.graph import Role, Slot, StateKind, by_role, slot_of, updates_of, verify, verify_requested
+from ontrain.internals import tensor_of
 from ontrain.optim import Hyper, Part, build_lamb_directions, build_lamb_moves, build_update
 from ontrain.providers import Executable, FlatState, State, StateSpec
 from ontrain.session import TrainingSession
@@ -104,7 +105,8 @@ class Reduction:
                     if kind == StateKind.PARAMETER:
                         self.world.all_gather_(flat)
         self._share_buffers(session, plan)
-        return {"grad_norm": torch.tensor(norm / hyper.loss_scale), "all_finite": torch.tensor(finite)}
+        told = {"grad_norm": norm / hyper.loss_scale, "all_finite": finite}
+        return {name: torch.tensor(value, device="cpu") for name, value in told.items()}
 
     def follow_optimizer(self, session: TrainingSession) -> None:
         """Make the graph of the update anew at the next one, and see that all processes do."""
@@ -150,7 +152,7 @@ class Reduction:
             if self._adasum:
                 flat.div_(own or 1.0)
                 spans = [
-                    (start, start + torch.as_tensor(session.state[name]).numel())
+                    (start, start + tensor_of(session.state[name]).numel())
                     for name in session.trainable
                     for place, start in [self.state.place[_sum_of(name)]]
                     if place == key
@@ -167,7 +169,7 @@ class Reduction:
             stretches = [(name, name) for name in session.trainable if name in trained]
         parts = []
         for name, parameter in stretches:
-            tensor = torch.as_tensor(session.state[name])
+            tensor = tensor_of(session.state[name])
             parts.append(Part(name, parameter, tuple(tensor.shape), from_torch_dtype(tensor.dtype)))
         return parts
 

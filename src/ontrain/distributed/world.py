@@ -110,7 +110,7 @@ class World:
     def rows(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers that each process gave, as many as each other, in the order of ranks."""
         flat = torch.zeros(self.size * len(numbers), dtype=torch.float64, device=self._messages)
-        self.own(flat).copy_(torch.tensor(list(numbers), dtype=torch.float64))
+        self.own(flat).copy_(torch.tensor(list(numbers), dtype=torch.float64, device="cpu"))
         rows: list[list[float]] = self.all_gather_(flat).view(self.size, -1).tolist()
         return rows
 

@@ -179,7 +179,7 @@ def _at(device_type: str, device_id: int, element_type: Any, shape: Sequence[int
     count = int(np.prod(shape, dtype=np.int64))
     if device_type == "cpu":
         if not count:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
         memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
         return torch.frombuffer(memory, dtype=dtype, count=count).reshape(tuple(shape))
     if device_type != "cuda":

@@ -15,6 +15,7 @@ from ontrain.internals.access import (
     substituted,
     wrapped,
 )
+from ontrain.internals.ambient import function_modes, tensor_of, without_function_modes
 from ontrain.internals.classes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -54,6 +55,7 @@ __all__ = [
     "TorchDispatchMode",
     "available",
     "check_all",
+    "function_modes",
     "injected",
     "is_checkpoint",
     "is_data",
@@ -65,5 +67,7 @@ __all__ = [
     "private",
     "replaced",
     "substituted",
+    "tensor_of",
+    "without_function_modes",
     "wrapped",
 ]

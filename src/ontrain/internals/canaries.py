@@ -466,6 +466,20 @@ def returns(value: Any, *args: Any) -> Callable[[Any], None]:
     return check
 
 
+def turns_modes_off(disable: Any) -> None:
+    """Within it a tensor is made on the CPU, whatever the default device is, and after it where that is."""
+    with torch.device("meta"):
+        with disable():
+            expect(torch.empty(1).device.type == "cpu", "a tensor is made on the default device")
+        expect(torch.empty(1).device.type == "meta", "the default device is forgotten")
+
+
+def lists_modes(stack: Any) -> None:
+    """A default device is among the modes."""
+    with torch.device("meta"):
+        expect([mode.device.type for mode in stack()] == ["meta"], "a default device is no mode")
+
+
 def bounds(bound: Any) -> None:
     """A condition that holds between the bounds of its symbol is bounded by that alone."""
     from torch.utils._sympy.value_ranges import ValueRanges

@@ -32,6 +32,7 @@ _CUDA_ATTENTION = "attention by torch's fused kernels on a GPU"
 _ONEDNN_LSTM = "LSTMs by oneDNN; they run step by step without it"
 _GAMMA = "draws from gamma and Dirichlet distributions by torch's kernels"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
+_DEFAULT_DEVICE = "a default device, or another mode that sees torch's functions, which is not the module's own"
 _SPARSE = "sparse matrices among the inputs and buffers of a module"
 
 TABLE: tuple[Row, ...] = (
@@ -243,6 +244,13 @@ TABLE: tuple[Row, ...] = (
         "ORTModule with lazy outputs"),
     Row("torch._C.DisableTorchFunctionSubclass", "ask such an output for its shape", None,
         "ORTModule with lazy outputs"),
+    Row("torch._C.DisableTorchFunction", "run plans where a default device is set", c.turns_modes_off,
+        _DEFAULT_DEVICE),
+    Row("torch._C._len_torch_function_stack", "know whether a default device is set", c.returns(0), _DEFAULT_DEVICE),
+    Row("torch.overrides._get_current_function_mode_stack", "know which modes see a forward", c.lists_modes,
+        _DEFAULT_DEVICE),
+    Row("torch.utils._device.DeviceContext", "tell a default device from other modes", None,
+        _DEFAULT_DEVICE),
     Row("torch._C._is_tracing", "refuse a call within torch.jit.trace", c.returns(False), "ORTModule"),
     Row("torch._C._functorch.peek_interpreter_stack", "refuse a call within torch.func", c.returns(None), "ORTModule"),
     Row("torch._C._functorch.is_legacy_batchedtensor", "refuse a batch of adjoints",

@@ -134,8 +134,8 @@ def run_ort_training_step(
     Returns:
         The loss, and `global_step`, one higher after an update.
     """
-    rate = torch.tensor([get_lr(args, global_step, args.schedule)])
-    scale = (torch.tensor([args.ort_loss_scale.loss_scale_]),) if args.fp16 else ()
+    rate = torch.tensor([get_lr(args, global_step, args.schedule)], device="cpu")
+    scale = (torch.tensor([args.ort_loss_scale.loss_scale_], device="cpu"),) if args.fp16 else ()
     result = model.train_step(*batch, rate, *scale)
     loss = result[0] if isinstance(result, list) else result
     if training_steps % args.gradient_accumulation_steps == 0:

@@ -11,6 +11,7 @@ import torch
 from ontrain.capture import GUARDS, tensor_dtype
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
+from ontrain.internals import tensor_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
 
 __all__ = [
@@ -194,7 +195,7 @@ def explain_index_error(graph: ir.Graph, feeds: Mapping[str, object]) -> InputEr
         tensor = feeds.get(origin.name or "")
         if tensor is None:
             continue
-        wrong = torch.as_tensor(tensor)
+        wrong = tensor_of(tensor)
         least = -limit if record_of(node).indexes is Indexes.ALONG_AXIS and not is_from_start(ids) else 0
         wrong = wrong[(wrong < least) | (wrong >= limit)]
         if ignore is not None:

@@ -74,7 +74,7 @@ def _of_shape(node: ir.Node, inputs: Sequence[torch.Tensor]) -> list[torch.Tenso
             way_out="count from the start before the number is taken, as in x[: (k % len(x)).item()]",
         )
     value = node.attributes.get("value")
-    fill = torch.zeros(1) if value is None else torch.as_tensor(value.as_tensor().numpy())
+    fill = torch.zeros(1, device="cpu") if value is None else torch.as_tensor(value.as_tensor().numpy(), device="cpu")
     return [fill.reshape(()).to(inputs[0].device).expand(sizes)]
 
 

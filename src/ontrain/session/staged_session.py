@@ -143,7 +143,7 @@ class StagedSession:
         node = stage.step
         assert node is not None
         read = [
-            torch.as_tensor(v.const_value.numpy()) if v.const_value is not None
+            torch.as_tensor(v.const_value.numpy(), device="cpu") if v.const_value is not None
             else values[v] if v in values else self._tensors[v.name or ""]
             for v in node.inputs if v is not None
         ]  # fmt: skip

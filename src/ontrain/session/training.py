@@ -16,6 +16,7 @@ import torch
 
 from ontrain.capture import tell_phases
 from ontrain.errors import InputError, NonFiniteLossError, OptionError
+from ontrain.internals import tensor_of
 from ontrain.optim import Hyper, OptimizerSpec, StepKind, build_step
 from ontrain.passes import Journal, LowerPrecision, run_passes
 from ontrain.providers import Executable, ExecutionProvider, OperatorTime, State, StateSpec
@@ -212,7 +213,7 @@ class TrainingSession:
     def profile(self, feeds: Mapping[str, torch.Tensor]) -> list[OperatorTime]:
         """Time each operator of one training step; the state is put back afterwards."""
         plan = self.plan(StepKind.ACCUMULATE if self.exchange else StepKind.UPDATE, feeds)
-        saved = {name: torch.as_tensor(self.state[name]).clone() for name in self.state}
+        saved = {name: tensor_of(self.state[name]).clone() for name in self.state}
         hyper = Hyper(learning_rate=0.0, step=1.0, loss_scale=1.0)
         try:
             with explained(plan.model.graph, feeds, self.provider.name):
@@ -314,12 +315,12 @@ class TrainingSession:
             if not plan.runs:
                 tell_phases("ran the first step", {"run": time.perf_counter() - started})
             plan.runs += 1
-        return {name: torch.as_tensor(value) for name, value in outputs.items()}
+        return {name: tensor_of(value) for name, value in outputs.items()}
 
     def _clear_accumulators(self) -> None:
         self.counters.pending = 0
         for name in self.accumulators:
-            self.state[name] = torch.zeros_like(torch.as_tensor(self.state[name]))
+            self.state[name] = torch.zeros_like(tensor_of(self.state[name]))
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import Role, draws_random, extract, gradient_of, halves, reads, role_of, set_role, updates_of
+from ontrain.internals import tensor_of
 from ontrain.providers import Array, ExecutionProvider, ModuleMemory
 
 __all__ = ["create_memory"]
@@ -89,7 +90,7 @@ class _TwoGraphs:
         tape = _Tape({**reads, **{name: results[source] for name, source in self._stash.items()}})
         for source, target in self._updates.items():
             with torch.no_grad():
-                self._fed.tensors[target].copy_(torch.as_tensor(results[source]))
+                self._fed.tensors[target].copy_(tensor_of(results[source]))
         return {name: _owned(results[source]) for name, source in self._outputs.items()}, tape
 
     def backward(self, tape: _Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -111,4 +112,4 @@ def _without_state(model: ir.Model) -> ir.Model:
 
 def _owned(value: Array) -> torch.Tensor:
     """A tensor of the caller's own: providers may use an output's memory again."""
-    return torch.as_tensor(value).clone()
+    return tensor_of(value).clone()

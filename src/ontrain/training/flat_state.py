@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ontrain.errors import CheckpointError
+from ontrain.internals import tensor_of
 from ontrain.training.state import FULL_PRECISION
 
 __all__ = ["flat_state", "nested_state"]
@@ -32,7 +33,7 @@ def flat_state(state: Mapping[str, Any], include_optimizer_state: bool) -> dict[
         for parameter, kinds in state["optimizer"].items():
             flat.update({f"{kind}_{parameter}": tensor for kind, tensor in kinds.items()})
         info = state["train_step_info"]
-        flat.update({name: torch.tensor([info[key]]) for key, name in _COUNTERS.items() if key in info})
+        flat.update({name: torch.tensor([info[key]], device="cpu") for key, name in _COUNTERS.items() if key in info})
         plain = {key: value for key, value in state.items() if key not in ("model", "optimizer", "train_step_info")}
         flat[_RUN] = torch.frombuffer(bytearray(_json(plain)), dtype=torch.uint8)
         if "partition_info" in plain:
@@ -57,7 +58,7 @@ def _json(plain: Mapping[str, object]) -> bytes:
 
 def _parsed(tensor: object) -> dict[str, Any]:
     try:
-        entries = json.loads(torch.as_tensor(tensor).to(torch.uint8).cpu().numpy().tobytes())
+        entries = json.loads(tensor_of(tensor).to(torch.uint8).cpu().numpy().tobytes())
         return {"trainer_options": dict(entries.pop("trainer_options")), **entries}
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
@@ -67,7 +68,7 @@ def _parsed(tensor: object) -> dict[str, Any]:
 
 def _number(name: str, tensor: object) -> int:
     try:
-        return int(torch.as_tensor(tensor).item())
+        return int(tensor_of(tensor).item())
     except (RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(f"{name!r} of the state is {tensor!r}, and no number") from error
 

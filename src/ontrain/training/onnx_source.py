@@ -16,6 +16,7 @@ from ontrain.capture import OnnxModel, capture, load_onnx
 from ontrain.errors import CaptureError, OptionError, nearest
 from ontrain.functions import inline_all
 from ontrain.graph import Builder, Role, by_role, emit, rebuild, set_role, specialise, static_dims, updates_of
+from ontrain.internals import tensor_of
 from ontrain.optim import LOSSES, TORCH_NAMES
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription, TensorDescription
@@ -109,7 +110,7 @@ class OnnxSource:
         if self._session is None:
             return {name: tensor.clone() for name, tensor in self._loaded.initial.items()}
         state = self._session.state
-        return {name: torch.as_tensor(state[name]).detach().clone() for name in self._session.model_tensors}
+        return {name: tensor_of(state[name]).detach().clone() for name in self._session.model_tensors}
 
     def _with_loss(self, model: ir.Model, batch: Mapping[str, torch.Tensor]) -> ir.Model:
         """Append the loss of the first output, as a first output."""

@@ -10,6 +10,7 @@ import torch
 
 from ontrain.distributed import Reduction, World, agree, facts, find_processes, tensor_facts, whole_number_facts
 from ontrain.errors import OptionError
+from ontrain.internals import tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.options import ORTTrainerOptions, leaves
@@ -150,7 +151,7 @@ def _bits(tensors: Mapping[str, object]) -> str:
     """A short hash of tensors: of the sums of their bits, read as numbers, which takes no longer than reading them."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
-        flat = torch.as_tensor(tensor).detach().contiguous().reshape(-1)
+        flat = tensor_of(tensor).detach().contiguous().reshape(-1)
         whole = flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(flat.element_size(), torch.int64))
         digest.update(f"{name} {flat.dtype} {int(whole.sum(dtype=torch.int64))} ".encode())
     return digest.hexdigest()[:12]

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import NonFiniteLossError, OptionError
+from ontrain.internals import tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training import processes
 from ontrain.training.forms import Batch, Forms
@@ -100,7 +101,7 @@ class Run:
     def adopt(self, session: TrainingSession) -> None:
         """Give the session what the user has changed in the module since the last step."""
         for name in self.setup.source.adopt():
-            processes.follow_tensor(self.setup.reduction, name, torch.as_tensor(session.state[name]))
+            processes.follow_tensor(self.setup.reduction, name, tensor_of(session.state[name]))
         if self.setup.source.changed():
             self._is_outdated = True
             session.forget_graphs()

@@ -6,11 +6,11 @@ import contextlib
 
 import onnx
 import onnx_ir as ir
-import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from ontrain.errors import GraphError, OptionError
 from ontrain.graph import OPSET
+from ontrain.internals import tensor_of
 from ontrain.session import OLDEST, TrainingSession, check_opset, inference_model, training_model
 from ontrain.training.run import Run
 
@@ -67,5 +67,5 @@ class RunExport:
 
 def _tensors(session: TrainingSession, copies: bool) -> dict[str, TorchTensor]:
     """The resident tensors as a file's."""
-    resident = {name: torch.as_tensor(session.state[name]).detach() for name in session.state}
+    resident = {name: tensor_of(session.state[name]).detach() for name in session.state}
     return {name: TorchTensor(t.clone() if copies else t, name=name) for name, t in resident.items()}

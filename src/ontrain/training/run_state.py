@@ -12,6 +12,7 @@ import torch
 from ontrain.arguments import checked_path, told
 from ontrain.checkpoint import read_checkpoint, write_checkpoint, write_together
 from ontrain.errors import OptionError, nearest
+from ontrain.internals import tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training import processes
 from ontrain.training.flat_state import nested_state
@@ -33,15 +34,15 @@ class RunState:
         """Return a copy of a parameter or buffer."""
         session = self._run.require_session("read a parameter")
         _check_name(session, name)
-        return torch.as_tensor(session.state[name]).detach().clone()
+        return tensor_of(session.state[name]).detach().clone()
 
     def set_parameter(self, name: str, value: object) -> None:
         """Give a parameter or buffer another value."""
         session = self._run.require_session("set a parameter")
         _check_name(session, name)
-        present = torch.as_tensor(session.state[name])
+        present = tensor_of(session.state[name])
         try:
-            tensor = torch.as_tensor(value).detach()
+            tensor = tensor_of(value).detach()
         except (RuntimeError, TypeError, ValueError) as error:
             raise OptionError(
                 f"the value for {name!r} is {told(value)}", reason=str(error), way_out="give a tensor or an array"

@@ -17,6 +17,7 @@ from ontrain.checkpoint import join_shards, shard_name, shards_of, tensor_name
 from ontrain.distributed import Reduction, all_shares
 from ontrain.errors import CheckpointError
 from ontrain.graph import Slot, StateKind
+from ontrain.internals import tensor_of
 from ontrain.session import TrainingSession
 
 __all__ = [
@@ -60,7 +61,7 @@ def partition_of(session: TrainingSession) -> dict[str, Any]:
     reduction = _sharing(session)
     assert reduction is not None, "every process keeps whole moments"
     state, place = reduction.state, place_of(session)
-    shapes = {name: tuple(torch.as_tensor(state[name]).shape) for name in session.trainable}
+    shapes = {name: tuple(tensor_of(state[name]).shape) for name in session.trainable}
     parts = all_shares(state, shapes, range(place.size), place.size)
     return {
         name: {"original_dim": list(shape), "parts": [list(part) for part in parts[name]]}
@@ -95,9 +96,9 @@ def wanted_moments(session: TrainingSession, own: bool) -> Tensors:
     places = moment_places(session)
     for name in session.trainable if not own else places:
         for kind in session.optimizer.state_kinds(name):
-            parameter = torch.as_tensor(session.state[name])
+            parameter = tensor_of(session.state[name])
             if own:
-                parameter = torch.as_tensor(session.state[places[name][kind]])
+                parameter = tensor_of(session.state[places[name][kind]])
             dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
             moments[Slot(name, kind).name] = torch.empty(parameter.shape, dtype=dtype, device="meta")
     return moments

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.errors import OptionError, nearest
-from ontrain.internals import of
+from ontrain.internals import of, tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training.following import Following, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
@@ -169,7 +169,7 @@ class ModuleSource:
             return
         with torch.no_grad():
             for name, tensor in self._copied.items():
-                tensor.copy_(torch.as_tensor(self._session.state[name]))
+                tensor.copy_(tensor_of(self._session.state[name]))
         self._versions = [(name, tensor, _version(tensor)) for name, tensor in self._copied.items()]
 
     def adopt(self) -> list[str]:
@@ -245,7 +245,7 @@ def _version(tensor: torch.Tensor) -> tuple[int, int]:
 
 def _give(session: TrainingSession, name: str, tensor: torch.Tensor) -> None:
     """Copy a tensor of the module to the session."""
-    present = torch.as_tensor(session.state[name])
+    present = tensor_of(session.state[name])
     if tensor.shape != present.shape:
         raise OptionError(
             f"{name!r} was given data of shape {list(tensor.shape)}, it has {list(present.shape)}",

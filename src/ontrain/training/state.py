@@ -12,6 +12,7 @@ from ontrain import __version__
 from ontrain.checkpoint import parsed_name, tensor_name
 from ontrain.errors import CheckpointError, nearest
 from ontrain.graph import Slot, StateKind
+from ontrain.internals import tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training.shared_state import (
     GRADIENT,
@@ -173,7 +174,7 @@ def apply_state_dict(
     Raises:
         CheckpointError: lists every name that is missing, unexpected or of another shape; nothing was changed.
     """
-    resident = {name: torch.as_tensor(session.state[name]) for name in session.state}
+    resident = {name: tensor_of(session.state[name]) for name in session.state}
     wanted = {name: resident.pop(name) for name in session.model_tensors}
     taken = _check_model(state, wanted, strict)
     counters = _counters(state, session.accumulation_steps)
@@ -216,7 +217,7 @@ def _check_algorithm(state: Mapping[str, object], present: str) -> None:
 
 
 def _copy(session: TrainingSession, name: str) -> torch.Tensor:
-    return torch.as_tensor(session.state[name]).detach().clone()
+    return tensor_of(session.state[name]).detach().clone()
 
 
 def _optimizer_state(state: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -300,7 +301,7 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
         if not isinstance(value, torch.Tensor | np.ndarray):
             problems.append(f"{what} {name!r} is a {type(value).__name__}, and no tensor")
             continue
-        tensor, present = torch.as_tensor(value), wanted[name]
+        tensor, present = tensor_of(value), wanted[name]
         if tensor.shape != present.shape:
             problems.append(f"{what} {name!r} has shape {list(tensor.shape)}, the model's is {list(present.shape)}")
         elif tensor.is_meta:

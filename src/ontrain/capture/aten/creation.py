@@ -65,7 +65,7 @@ def arange(op: AtenBuilder, *bounds: Scalar, **_: object) -> Value:
 
 @aten("linspace.default")
 def linspace(op: AtenBuilder, start: float, end: float, steps: int, **_: object) -> Value:
-    points = torch.linspace(start, end, steps, dtype=torch.float64)
+    points = torch.linspace(start, end, steps, dtype=torch.float64, device="cpu")
     return op.cast(op.const(points.numpy()), op.dtype)
 
 

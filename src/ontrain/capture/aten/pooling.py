@@ -203,7 +203,7 @@ def _weighted(
     last = len(op.shape) - 1
     for axis, (size, target) in enumerate(zip(op.input_shape(0)[2:], op.shape[2:], strict=True), start=2):
         assert isinstance(size, int)
-        unit = torch.eye(size, dtype=torch.float64)[None, None]
+        unit = torch.eye(size, dtype=torch.float64, device="cpu")[None, None]
         extent: dict[str, Any] = {"size": (target, size)}
         if factors is not None:
             extent = {"scale_factor": (factors[axis - 2], 1.0), "recompute_scale_factor": False}
@@ -226,7 +226,7 @@ def _nearest(op: AtenBuilder, x: Value, factors: Sequence[float], mode: str) -> 
         if not isinstance(size, int):
             raise op.refuse("resizing by a factor over a size that varies", "the places taken are constants",
                             "give the size, or fix the dimension")  # fmt: skip
-        line = torch.arange(size, dtype=torch.float32).reshape(1, 1, size)
+        line = torch.arange(size, dtype=torch.float32, device="cpu").reshape(1, 1, size)
         places = torch.nn.functional.interpolate(line, scale_factor=factor, mode=mode).reshape(-1)
         assert places.numel() == target, "torch makes another size of one axis"
         x = op.Gather(x, op.const(places.to(torch.int64).numpy()), axis=2 + axis)

@@ -20,7 +20,7 @@ from torch.nn.modules import module as torch_modules
 
 from ontrain.capture.names import Names
 from ontrain.capture.structure import CallSpec, Spec, tells_positions
-from ontrain.internals import of
+from ontrain.internals import function_modes, of
 
 __all__ = ["UncacheableError", "describe", "digest"]
 
@@ -83,8 +83,11 @@ def _versions(module: nn.Module) -> list[Any]:
 
 def _flags() -> list[Any]:
     """What of torch's global state a forward may see."""
+    device, modes = function_modes()
+    if modes:
+        raise UncacheableError(f"{modes[-1].__name__} sees what forward calls")
     return [
-        str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
+        device, str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
         [(kind, str(torch.get_autocast_dtype(kind))) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)],
         torch.get_float32_matmul_precision(), torch.backends.mha.get_fastpath_enabled(), torch.cuda.is_available(),
     ]  # fmt: skip

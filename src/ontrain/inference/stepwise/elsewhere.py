@@ -137,7 +137,9 @@ class Elsewhere:
         graph = model.graph
         for value in [value for value in graph.inputs if role_of(value).resident]:
             graph.inputs.remove(value)
-            value.const_value = TorchTensor(torch.as_tensor(self._engine.weight(value.name)), name=value.name)
+            value.const_value = TorchTensor(
+                torch.as_tensor(self._engine.weight(value.name), device="cpu"), name=value.name
+            )
             graph.register_initializer(value)
         graph.opset_imports.clear()
         graph.opset_imports[""] = OPSET

@@ -1,4 +1,8 @@
-"""What happens between the runs of a plan: a look at other work on the machine, and at choices that were replaced."""
+"""What happens between the runs of a plan: a look at other work on the machine, and at choices that were replaced.
+
+Plans are made and run without the default device of the caller, and without other modes that see torch's functions:
+all that a plan touches is where the plan is.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ontrain.internals import without_function_modes
 from ontrain.locks import Lock
 from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.executable import TorchExecutable
@@ -34,7 +39,8 @@ class _Between(Generic[_Made]):
         self._lower: Callable[[], _Made] = lower
         self._choices, self._lock = choices, Lock()
         self._version = choices.version() if choices is not None else 0
-        self.current: _Made = lower()
+        with without_function_modes():
+            self.current: _Made = lower()
         """The plan as it is run now."""
 
     @property
@@ -66,17 +72,20 @@ class Plan(_Between[TorchExecutable]):
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
     ) -> dict[str, torch.Tensor]:
         """Run once."""
-        return self._look().run(feeds, rng=rng, guard=guard)
+        with without_function_modes():
+            return self._look().run(feeds, rng=rng, guard=guard)
 
     def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
-        return self.current.profile(feeds, rng=rng)
+        with without_function_modes():
+            return self.current.profile(feeds, rng=rng)
 
     def trace(
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
     ) -> tuple[dict[str, torch.Tensor], list[NodeTime]]:
         """Run once with a clock around every call; return the outputs and the calls."""
-        return self.current.trace(feeds, rng=rng)
+        with without_function_modes():
+            return self.current.trace(feeds, rng=rng)
 
     @property
     def products(self) -> Counter[Product]:
@@ -103,11 +112,13 @@ class PlanOfHalves(_Between[TorchModuleExecutable]):
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""
-        plan = self._look()
-        outputs, tape = plan.forward(feeds, seed)
+        with without_function_modes():
+            plan = self._look()
+            outputs, tape = plan.forward(feeds, seed)
         self._makers[tape] = plan
         return outputs, tape
 
     def backward(self, tape: Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the backward half on a tape, by the plan that made it."""
-        return self._makers[tape].backward(tape, adjoints)
+        with without_function_modes():
+            return self._makers[tape].backward(tape, adjoints)

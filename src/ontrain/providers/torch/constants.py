@@ -33,7 +33,7 @@ class Constants:
     def number(self, value: float, dtype: torch.dtype) -> Buf:
         """Return a number as a 0-d tensor on the CPU, where kernels take it as the scalar that it is."""
         if (value, dtype) not in self._numbers:
-            self._numbers[value, dtype] = self.buffer(torch.tensor(value, dtype=dtype))
+            self._numbers[value, dtype] = self.buffer(torch.tensor(value, dtype=dtype, device="cpu"))
         return self._numbers[value, dtype]
 
     def on_device(self, buf: Buf) -> Buf:

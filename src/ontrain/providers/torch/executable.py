@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ontrain.internals import tensor_of
 from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.blocks import Block, Blocks
@@ -49,7 +50,7 @@ class _Bound:
             elif isinstance(value, int | float):
                 target.fill_(value)
             else:
-                target.copy_(torch.as_tensor(value))
+                target.copy_(tensor_of(value))
         for index, generator in enumerate(self.generators.values()) if self.generators else ():
             generator.manual_seed(mix(rng[0], rng[1], index))
 

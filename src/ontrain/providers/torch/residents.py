@@ -15,7 +15,7 @@ from ontrain.providers.torch.state import ALIGN
 
 __all__ = ["GradientSet", "Gradients", "Residents"]
 
-_ELSEWHERE = torch.empty(0)
+_ELSEWHERE = torch.empty(0, device="cpu")
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16}
 
 

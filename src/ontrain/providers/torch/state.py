@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ontrain.graph import StateKind
+from ontrain.internals import tensor_of
 from ontrain.providers.base import Array, FlatKey, StateSpec
 from ontrain.providers.torch.buffers import torch_dtype
 from ontrain.providers.torch.norms import norm
@@ -66,7 +67,7 @@ class TorchState:
 
     def __setitem__(self, name: str, value: Array) -> None:
         with torch.no_grad():
-            self._tensors[name].copy_(torch.as_tensor(value))
+            self._tensors[name].copy_(tensor_of(value))
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._tensors if name not in self._parts)

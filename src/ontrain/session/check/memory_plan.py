@@ -234,7 +234,9 @@ class _Planner:
         sample = dict(zip(self._capture(size).input_names, tensors, strict=True))
         for value in batch_inputs(session.model.graph):
             if value.name not in sample and value.dtype is not None:
-                sample[str(value.name)] = torch.zeros(_sizes(dims(value), size), dtype=tensor_dtype(value.dtype))
+                sample[str(value.name)] = torch.zeros(
+                    _sizes(dims(value), size), dtype=tensor_dtype(value.dtype), device="cpu"
+                )
         wanted = {value.name for value in batch_inputs(session.model.graph)}
         return {name: tensor for name, tensor in sample.items() if name in wanted}
 

@@ -81,21 +81,24 @@ class LoadBalancingDistributedSampler(Sampler[int]):
         total = self.num_samples * self.world_size
         rows: np.ndarray[Any, Any] = np.resize(order, total).reshape(self.num_samples, self.world_size)
         if self.shuffle and self.group_size is None:
-            rows = rows[torch.randperm(self.num_samples, generator=generator).numpy()]
+            rows = rows[torch.randperm(self.num_samples, generator=generator, device="cpu").numpy()]
         return rows
 
     def _sorted(self, complexities: np.ndarray[Any, Any], generator: torch.Generator) -> np.ndarray[Any, Any]:
         spread = int((complexities.max() - complexities.min()) * self.random_level)
         blurred = complexities
         if spread:
-            blurred = complexities + torch.randint(spread + 1, (len(complexities),), generator=generator).numpy()
+            blurred = (
+                complexities
+                + torch.randint(spread + 1, (len(complexities),), generator=generator, device="cpu").numpy()
+            )
         size = self.group_size or len(complexities)
         groups = [
             start + np.argsort(blurred[start : start + size], kind="stable")
             for start in range(0, len(complexities), size)
         ]
         if self.shuffle and self.group_size is not None:
-            groups = [groups[i] for i in torch.randperm(len(groups), generator=generator).tolist()]
+            groups = [groups[i] for i in torch.randperm(len(groups), generator=generator, device="cpu").tolist()]
         return np.concatenate(groups)
 
     def __iter__(self) -> Iterator[int]:

@@ -25,7 +25,7 @@ from ontrain.capture import (
     tells_positions,
 )  # fmt: skip
 from ontrain.errors import CaptureError
-from ontrain.internals import available
+from ontrain.internals import available, function_modes
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
@@ -165,7 +165,7 @@ class Engine:
         names = self._watch.read
         grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        return torch.get_default_dtype(), grads, tuple([leaf.requires_grad for leaf in leaves])
+        return torch.get_default_dtype(), function_modes(), grads, tuple([leaf.requires_grad for leaf in leaves])
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
@@ -400,4 +400,4 @@ def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
 
 def _draw(wanted: bool) -> int:
     """A seed out of torch's generator: what torch.manual_seed and a saved random state determine."""
-    return int(torch.empty((), dtype=torch.int64).random_()) if wanted else 0
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if wanted else 0

@@ -17,6 +17,7 @@ import torch
 
 from ontrain.disk import open_file
 from ontrain.errors import CheckpointError
+from ontrain.internals import tensor_of
 from ontrain.training.upstream_checkpoint.hdf5 import is_hdf5, read_hdf5
 
 __all__ = ["COUNT", "HALF", "Entry", "File", "read_file"]
@@ -160,7 +161,7 @@ def _shape(cut: Mapping[str, object], name: str, path: Path) -> tuple[int, ...]:
 def _tensor(value: object, key: str, path: Path, *, number: bool = False) -> torch.Tensor:
     if not isinstance(value, torch.Tensor | np.ndarray) and not (number and type(value) is int):
         raise CheckpointError(f"{key!r} in {str(path)!r} is a {type(value).__name__}, and no tensor")
-    tensor = torch.as_tensor(value)
+    tensor = tensor_of(value)
     if tensor.numel() * tensor.element_size() > max(path.stat().st_size, 1):
         raise CheckpointError(
             f"{key!r} in {str(path)!r} has the shape {list(tensor.shape)}", reason="the file is smaller than that"

@@ -63,7 +63,7 @@ def _range(call: Call) -> list[Value]:
 @kernel("ConstantOfShape", always=False)
 def _constant_of_shape(call: Call) -> list[Value]:
     value = call.attributes.get("value")
-    filling = torch.zeros(1) if value is None else torch.as_tensor(value.numpy().copy())
+    filling = torch.zeros(1, device="cpu") if value is None else torch.as_tensor(value.numpy().copy(), device="cpu")
     return [filling.to(call.device).reshape(()).expand(call.numbers(0) or []).contiguous()]
 
 

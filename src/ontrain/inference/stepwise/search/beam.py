@@ -109,7 +109,9 @@ class BeamSearch(Search):
         rules = Rules(settings, None, Timestamps.of(node, first.shape[1]) if stamped else None)
         rows = start.long().repeat_interleave(beams, 0)
         tables = _search(model, first, rules, settings, rows, hypotheses, stops_early, keeps)
-        sequences = torch.full((settings.batch, count, settings.max_length), settings.pad, dtype=torch.int32)
+        sequences = torch.full(
+            (settings.batch, count, settings.max_length), settings.pad, dtype=torch.int32, device="cpu"
+        )
         for row, ended in enumerate(hypotheses):
             for at in range(count):
                 sequences[row, at, : len(ended.sequences[at])] = ended.sequences[at]
@@ -179,7 +181,7 @@ def _search(
             ended.add(sequences[row * beams + beam], totals[row, beam])
     missing = settings.max_length - begins - len(tables)
     tables += [torch.zeros_like(tables[0])] * missing if tables else []
-    return torch.stack(tables) if tables else torch.zeros(0)
+    return torch.stack(tables) if tables else torch.zeros(0, device="cpu")
 
 
 def _advanced(

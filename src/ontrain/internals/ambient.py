@@ -1,0 +1,46 @@
+"""What a caller has set for all of torch in a thread: a default device, and other modes that see torch's functions.
+
+A plan's calls name their tensors, and are made without the modes. What else ontrain creates names its device.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from ontrain.internals.access import available
+
+__all__ = ["function_modes", "tensor_of", "without_function_modes"]
+
+_NOTHING_SET: tuple[str, tuple[type, ...]] = ("cpu", ())
+
+
+def without_function_modes() -> AbstractContextManager[None]:
+    """Return a context in which tensors are made on the CPU unless a device is named, and no mode sees a call.
+
+    Neither do subclasses of tensors that have a `__torch_function__`. It costs 0.3 µs, and makes each call under a
+    mode cheaper.
+    """
+    context = available("torch._C.DisableTorchFunction")
+    return nullcontext() if context is None else context()
+
+
+def function_modes() -> tuple[str, tuple[type, ...]]:
+    """Return the default device of this thread, and the types of other modes that see torch's functions."""
+    length = available("torch._C._len_torch_function_stack")
+    if length is not None and not length():
+        return _NOTHING_SET
+    stack = available("torch.overrides._get_current_function_mode_stack")
+    default = available("torch.utils._device.DeviceContext")
+    modes = [] if stack is None else [type(mode) for mode in stack()]
+    return str(torch.get_default_device()), tuple([mode for mode in modes if mode is not default])
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """Return a tensor as it is, and anything else that torch takes for one as a tensor on the CPU.
+
+    `torch.as_tensor` moves tensors to the default device.
+    """
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
