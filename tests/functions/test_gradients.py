@@ -401,8 +401,10 @@ def test_what_flows_back_from_a_border(rng: np.random.Generator, mode: str, name
     check(got, *torch.autograd.grad(y, x, torch.tensor(dy)))
 
 
-def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator) -> None:
-    x = rng.integers(0, 4, (3, 6, 2)).astype(np.float64)
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.int32])
+def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator, dtype: type[np.number[Any]]) -> None:
+    x = rng.integers(0, 4, (3, 6, 2)).astype(dtype)
+    x[0, 0], x[1, 0] = (np.iinfo(dtype).min, np.iinfo(dtype).max) if dtype is not np.float64 else (-np.inf, np.inf)
     for largest, function in enumerate((torch.cummin, torch.cummax)):
         check(run("RunningExtremum", x, outputs=2, axis=1, largest=largest), *function(torch.tensor(x), 1))
 

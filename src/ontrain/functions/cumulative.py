@@ -38,6 +38,14 @@ def _extremum_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, i
     return [(inputs[0].dtype, inputs[0].shape), (ir.DataType.INT64, inputs[0].shape)]
 
 
+def _last(dtype: ir.DataType, least: bool) -> float | int:
+    """The least or greatest number of a dtype, to which any other is preferred."""
+    if dtype.is_floating_point():
+        return -np.inf if least else np.inf
+    bounds = np.iinfo(dtype.numpy())
+    return int(bounds.min if least else bounds.max)
+
+
 @composite("RunningExtremum", infer=_extremum_types)
 def running_extremum(op: Builder, x: Value, *, axis: int = 0, largest: int = 1) -> tuple[Value, Value]:
     """The greatest or least element so far along an axis that counts from the first, and its place, int64.
@@ -45,8 +53,10 @@ def running_extremum(op: Builder, x: Value, *, axis: int = 0, largest: int = 1) 
     Of equal ones the last is chosen. Source: torch.cummax and torch.cummin. On [n, n] places, a row for each prefix.
     """
     rows = _rows(op, x, axis)
-    prefixes = op.Where(_earlier(op, rows), op.Unsqueeze(rows, [-2]), -np.inf if largest else np.inf)
+    prefixes = op.Where(_earlier(op, rows), op.Unsqueeze(rows, [-2]), _last(x.dtype, bool(largest)))
     places = (op.ArgMax if largest else op.ArgMin)(prefixes, axis=-1, keepdims=0, select_last_index=1)
+    # A prefix of nothing but the last of all numbers equals what stands behind it.
+    places = op.Min(places, op.Range(0, op.Squeeze(op.Shape(rows, start=-1), [0]), 1))
     places = _columns(op, places, axis)
     return op.GatherElements(x, places, axis=axis), places
 

@@ -55,6 +55,8 @@ for _label, _architecture, _settings in (
                                       "num_experts_per_tok": 1, "sliding_window": 4}),
     ("DeepSeek-V2", "DeepseekV2ForCausalLM", {**_EAGER, **_EXPERTS, "n_group": 1}),
     ("DeepSeek-V3", "DeepseekV3ForCausalLM", {**_EAGER, **_EXPERTS, "n_group": 2}),
+    ("Apertus", "ApertusForCausalLM", {**_SMALL, "num_key_value_heads": 1}),
+    ("BioGPT", "BioGptForCausalLM", _SMALL),
     ("JetMoE", "JetMoeForCausalLM", {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "kv_channels": 8,
                                      "num_key_value_heads": 1, "intermediate_size": 24, "num_local_experts": 2,
                                      "num_experts_per_tok": 1}),

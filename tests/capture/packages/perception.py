@@ -37,6 +37,14 @@ add("Swinv2", "transformers", pretrained(
 add("Hiera", "transformers", pretrained(
     "HieraForImageClassification", _logits, image_size=[64, 64], embed_dim=8, depths=[1, 1], num_heads=[1, 2],
     num_query_pool=1, num_labels=3, drop_path_rate=0.0), image(size=64))  # fmt: skip
+for _label, _architecture in (("SAM's vision encoder", "SamVisionModel"), ("SAM 3's vision encoder", "Sam3ViTModel")):
+    add(_label, "transformers", pretrained(
+        _architecture, lambda m, x: m(x).last_hidden_state.pow(2).mean(), image_size=32, patch_size=8, hidden_size=16,
+        pretrain_image_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, mlp_dim=24,
+        output_channels=8, window_size=14, global_attn_indexes=[1]), image(size=32))  # fmt: skip
+add("ConvNeXt V2", "transformers", pretrained(
+    "ConvNextV2ForImageClassification", _logits, hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, num_labels=3,
+    drop_path_rate=0.0), image(size=32))  # fmt: skip
 add("LeViT", "transformers", pretrained(
     "LevitForImageClassification", _logits, image_size=64, hidden_sizes=[16, 24, 32], num_attention_heads=[2, 2, 2],
     depths=[1, 1, 1], key_dim=[8, 8, 8], drop_path_rate=0, num_labels=3), image(size=64))  # fmt: skip

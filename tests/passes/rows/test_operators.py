@@ -70,6 +70,7 @@ CASES = [
     case("Expand", lambda op, x: op.Expand(x, [B, L, 3, H]), (B, L, 1, H)),
     case("Transpose-behind", lambda op, x: op.Transpose(x, perm=[0, 1, 3, 2]), (B, L, H, 3)),
     case("Transpose-rows", lambda op, x: op.Transpose(x, perm=[1, 0, 2]), (L, B, H)),
+    case("Transpose-one-place", lambda op, x: op.Transpose(x, perm=[1, 0, 3, 2]), (1, B * L, H, 3), rows=(B * L,)),
     case("Concat", lambda op, x, y: op.Concat(x, y, axis=2), (B, L, H), (B, L, 3)),
     case("Split", lambda op, x: op.Split(x, [1, 3], axis=-1, outputs=2)[1], (B, L, H)),
     case("Slice-behind", lambda op, x: op.Slice(x, *(np.array([i]) for i in (1, 4, 2, 2))), (B, L, H)),

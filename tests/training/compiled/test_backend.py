@@ -294,6 +294,25 @@ def test_an_ortmodule_that_allows_breaks_is_one_graph_where_it_can_be():
     assert model._pieces is None and model._engine.captures == 1
 
 
+class Cutting(nn.Linear):
+    """Cuts as many columns as a value says: a capture holds that, a plan does not know the size."""
+
+    def forward(self, x):
+        count = int(x[0, 0].abs()) + 1
+        torch._check(count >= 1)
+        torch._check(count <= 4)
+        return (super().forward(x)[:, :count].cumsum(1) * torch.arange(4)[:count]).sum()
+
+
+def test_what_a_plan_refuses_runs_in_pieces_where_breaks_are_allowed():
+    ours, eager = twins(lambda: Cutting(4, 4))
+    model = ORTModule(ours, breaks="allow")
+    x = torch.tensor([[2.0, 0.5, -1.0, 0.3], [0.1, 0.2, 0.3, -0.4]], dtype=torch.float64)
+    with pytest.warns(UserWarning, match=r"Cutting runs in \d+ graph"):
+        assert_a_step_is_eagers(model, ours, eager, x)
+    assert_a_step_is_eagers(model, ours, eager, x / 2)
+
+
 class Drawing(nn.Linear):
     def forward(self, x):
         return super().forward(x) if torch.rand(4).sum() < 2 else super().forward(-x)

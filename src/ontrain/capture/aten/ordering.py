@@ -149,10 +149,13 @@ def cummax(op: AtenBuilder, x: Value, dim: int) -> tuple[Value, ...]:
     if not op.input_shape(0):
         return x, op.const(np.array(0, np.int64))
     dim %= len(op.input_shape(0))
-    if not op.argument(0).dtype.is_floating_point:
-        raise op.refuse("a running extreme of integers", "it has no translation", "cast to a float dtype first")
-    greatest = "cummax" in str(op.node.target)
-    return op.composite("RunningExtremum", x, axis=dim, largest=int(greatest), outputs=2)
+    largest = int("cummax" in str(op.node.target))
+    if x.dtype == ir.DataType.BOOL:
+        values, places = op.composite(
+            "RunningExtremum", op.cast(x, ir.DataType.INT32), axis=dim, largest=largest, outputs=2
+        )
+        return op.cast(values, ir.DataType.BOOL), places
+    return op.composite("RunningExtremum", x, axis=dim, largest=largest, outputs=2)
 
 
 @aten("logcumsumexp")

@@ -247,9 +247,14 @@ def _transpose(node: ir.Node, layout: Layout) -> list[Layout | None]:
 
 
 def _transposed(p: Packing) -> list[ir.Value]:
-    rest = _perm(p.node)[p.lead :]
+    """The axes behind the rows in their new order; an axis of one place that was among the rows' may follow them."""
+    x, perm = p.inputs[0], _perm(p.node)
+    assert x is not None
+    lead = len(perm) + 1 - len(static_dims(x))
+    rest = perm[lead:]
     order = sorted(rest)
-    return [p.op.Transpose(p.inputs[0], perm=[0, *(1 + order.index(a) for a in rest)])]
+    turned = p.op.Transpose(x, perm=[0, *(1 + order.index(a) for a in rest)])
+    return [turned if lead == p.lead else p.op.Reshape(turned, [p.rows, *p.rest])]
 
 
 def _join(node: ir.Node, layout: Layout) -> list[Layout | None] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ontrain.errors import CaptureError
+from ontrain.errors import OntrainError
 from ontrain.training.compiled.backend import ontrain
 
 __all__ = ["Pieces"]
@@ -27,7 +27,7 @@ class Pieces:
         options: of the backend `ontrain`.
     """
 
-    def __init__(self, module: nn.Module, reason: CaptureError, options: Mapping[str, Any]) -> None:
+    def __init__(self, module: nn.Module, reason: OntrainError, options: Mapping[str, Any]) -> None:
         self.count = 0
         self._name, self._reason, self._options = type(module).__name__, reason, options
         self._run = torch.compile(module, backend=self._compiled)

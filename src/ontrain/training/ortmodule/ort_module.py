@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.errors import CaptureError, OntrainError, OptionError, nearest
+from ontrain.errors import CaptureError, GradientError, GraphError, OntrainError, OptionError, nearest
 from ontrain.internals import of
+from ontrain.limits import TooLargeError
 from ontrain.locks import Lock
 from ontrain.providers import available_providers
 from ontrain.training.environment import warn_of_ignored
@@ -127,7 +128,7 @@ class ORTModule(nn.Module):
         try:
             return self._run(args, kwargs)
         except OntrainError as error:
-            if self._breaks and isinstance(error, CaptureError):
+            if self._breaks and _held_in_pieces(error):
                 pieces = self.__dict__["_pieces"] = self._in_pieces(error)
                 return pieces(*args, **kwargs)
             policy = fallback.takes(error)
@@ -139,7 +140,7 @@ class ORTModule(nn.Module):
         fallback.fall(type(self._wrapped).__name__, refused, policy)
         return result
 
-    def _in_pieces(self, reason: CaptureError) -> Callable[..., Any]:
+    def _in_pieces(self, reason: OntrainError) -> Callable[..., Any]:
         from ontrain.training.compiled import Pieces  # wraps pieces in ORTModules
 
         options = {"provider": self._provider, "memory_budget": self._memory_budget}
@@ -265,6 +266,11 @@ class ORTModule(nn.Module):
 
 def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:
     return ORTModule(module, debug_options, **options)
+
+
+def _held_in_pieces(error: OntrainError) -> bool:
+    """Whether pieces of a module may run where the whole is refused, by the capture or when a batch's plan is made."""
+    return isinstance(error, CaptureError | GradientError | GraphError) and not isinstance(error, TooLargeError)
 
 
 def _lazy_by_environment() -> bool:
