@@ -111,8 +111,11 @@ def _multiplied(e: Emitter, a: Buf, b: Buf, a_zero: Buf | None, b_zero: Buf | No
     left = _from_zero(e, a, a_zero, dtype, -2)
     if numbers is None:
         right = _from_zero(e, b, b_zero, dtype, -1)
-        shape = torch.matmul(left.meta, right.meta).shape
-        return e.call(torch.matmul, left, right, out=e.new(tuple(shape), dtype))
+        product = e.new(tuple(torch.matmul(left.meta, right.meta).shape), dtype)
+        if min(len(left.shape), len(right.shape)) > 1:
+            return e.call(torch.matmul, left, right, out=product)
+        e.compute(torch.matmul, left, right, outs=[product], fresh=True)  # a vector's `out` it would resize
+        return product
     rows = e.reshape(left, (math.prod(left.shape[:-1]), left.shape[-1]))
     product = e.new((rows.shape[0], b.shape[1]), dtype)
     weight = None if dtype != torch.float32 else e.weights(b).matrix(numbers.t())
