@@ -186,6 +186,36 @@ def test_two_modules_train_in_two_threads():
     assert not problems
 
 
+def dropping() -> ORTModule:
+    return ORTModule(nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.5), nn.Linear(64, 16)).double().cuda())
+
+
+def test_forwards_that_wait_for_their_backward_keep_what_they_left():
+    """More and more calls are open at once, so graphs of new blocks are recorded after those of older ones."""
+    module, x = dropping(), torch.randn(4, 16, dtype=torch.float64, device="cuda")
+    parameters = list(module.parameters())
+    for count in (1, 1, 1, 2, 3, 4, 4, 4, 4):
+        losses = [module(x * (i + 1)).square().sum() for i in range(count)]
+        first = [torch.autograd.grad(loss, parameters, retain_graph=True) for loss in losses]
+        # A second backward computes its forward anew, from the same masks, and has nothing open beside it.
+        again = [torch.autograd.grad(loss, parameters) for loss in losses]
+        torch.testing.assert_close(first, again, rtol=1e-9, atol=1e-11)
+
+
+def test_threads_keep_what_their_forwards_left():
+    module, x = dropping(), torch.randn(4, 16, dtype=torch.float64, device="cuda")
+
+    def work() -> None:
+        for _ in range(30):
+            loss = module(x).square().sum()
+            first = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
+            again = torch.autograd.grad(loss, list(module.parameters()))
+            torch.testing.assert_close(first, again, rtol=1e-9, atol=1e-11)
+
+    for _ in range(3):
+        at_once(*[work] * 4)
+
+
 def test_a_trainer_accumulates_as_on_the_cpu():
     model = Net()
     on_cpu = make_trainer(copy.deepcopy(model), batch={"gradient_accumulation_steps": 3})

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves
 
 from ontrain.providers.torch import TorchExecutionProvider
-from ontrain.providers.torch.replay import Recording
+from ontrain.providers.torch.replay import Pool, Recording
 
 __all__ = ["CpuRecorder", "recorded"]
 
@@ -45,15 +45,19 @@ class CpuRecorder:
         recorded: parts recorded so far.
         played: how often any was played.
         generators: of the last part that was recorded.
+        pools: of each part that was recorded.
         refuses: what to fail with, if anything.
     """
 
     def __init__(self, refuses: str | None = None) -> None:
         self.recorded = self.played = 0
         self.generators: Sequence[torch.Generator] = ()
+        self.pools: list[Pool] = []
         self.refuses = refuses
 
-    def record(self, calls: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
+    def record(
+        self, calls: Callable[[], None], generators: Sequence[torch.Generator], pool: Pool
+    ) -> Callable[[], None]:
         """Record the calls, and undo what they did."""
         if self.refuses is not None:
             raise RuntimeError(self.refuses)
@@ -66,6 +70,7 @@ class CpuRecorder:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
         self.recorded += 1
+        self.pools.append(pool)
 
         def play() -> None:
             self.played += 1

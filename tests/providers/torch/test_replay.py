@@ -11,7 +11,7 @@ from torch import nn
 
 from ontrain import OptionError
 from ontrain.providers import get_provider, registry
-from ontrain.providers.torch.replay import WARM_UP, CudaRecorder, PlanPart, Recording, told
+from ontrain.providers.torch.replay import WARM_UP, CudaRecorder, PlanPart, Pool, Recording, told
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 from tests.providers.torch.recorder import CpuRecorder, recorded
@@ -138,6 +138,8 @@ def test_a_module_in_a_users_loop_is_played_to_the_bit(calls):
         runs.append([p.detach().clone() for p in module.parameters()])
     assert recorder.played > 0
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+    # A forward and its backward share a pool; what lives at the same time has pools of its own.
+    assert len(set(map(id, recorder.pools))) == calls and recorder.recorded == 2 * calls
 
 
 class Branching(nn.Module):
@@ -249,11 +251,11 @@ def test_a_recording_that_ends_early_leaves_generators_as_they_were():
     own.manual_seed(5)
     recorder = CudaRecorder(device)
     with pytest.raises(RuntimeError):
-        recorder.record(lambda: x.sum().item(), [own])
+        recorder.record(lambda: x.sum().item(), [own], Pool())
     drawn = torch.rand(4, device=device), torch.rand(4, device=device, generator=own)
     assert all(torch.equal(a, b) for a, b in zip(drawn, wanted, strict=True))
     y = torch.zeros(4, device=device)
-    play = recorder.record(lambda: y.copy_(torch.rand(4, device=device, generator=own)), [own])
+    play = recorder.record(lambda: y.copy_(torch.rand(4, device=device, generator=own)), [own], Pool())
     drawn = []
     for _ in range(2):
         play()
@@ -264,9 +266,9 @@ def test_a_recording_that_ends_early_leaves_generators_as_they_were():
 @pytest.mark.gpu
 def test_a_recorder_goes_on_when_all_its_graphs_are_gone():
     device, y = torch.device("cuda"), torch.zeros(4, device="cuda")
-    recorder = CudaRecorder(device)
+    recorder, pool = CudaRecorder(device), Pool()
     for number in (1.0, 2.0, 3.0):
-        play = recorder.record(lambda number=number: y.copy_(torch.full_like(y, number).mul(2)), [])
+        play = recorder.record(lambda number=number: y.copy_(torch.full_like(y, number).mul(2)), [], pool)
         play()
         assert y.tolist() == [2 * number] * 4
         del play

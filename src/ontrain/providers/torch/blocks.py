@@ -10,6 +10,7 @@ import torch
 
 from ontrain.locks import Lock
 from ontrain.providers.torch.heap import empty
+from ontrain.providers.torch.replay import Pool
 
 __all__ = ["Block", "Blocks"]
 
@@ -18,7 +19,7 @@ class Block:
     """Working memory of one run, or of a forward and its backward, and the calls that plans have bound to it."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.memory = empty(nbytes, device)
+        self.memory, self.pool = empty(nbytes, device), Pool()
         self.bound: WeakKeyDictionary[object, object] = WeakKeyDictionary()
 
 

@@ -36,7 +36,8 @@ class _Bound:
         for code in plan.codes:
             before = self.parts[-1] if code.taken else None
             run = code.bind(binder.resolve)
-            self.parts.append(plan.recording.part(run, code.program, before=before, generators=drawn))
+            part = plan.recording.part(run, code.program, before=before, generators=drawn, pool=block.pool)
+            self.parts.append(part)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.timed: Callable[[list[Any]], object] | None = None
         self.marks: list[int] = []

@@ -24,6 +24,7 @@ class _Bound:
     def __init__(self, version: int, block: Block, plan: TorchModuleExecutable) -> None:
         self.version, self.generators = version, own_generators(plan.generators)
         binder = Binder(block.memory, generators=self.generators)
+        self.pool = block.pool
         self.forward = plan.part(plan.forward_code, binder, self)
         self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
         self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
@@ -109,7 +110,8 @@ class TorchModuleExecutable:
     def part(self, code: Code, binder: Binder, bound: _Bound, before: PlanPart | None = None) -> PlanPart:
         """Return one half as calls on a block's tensors."""
         run, recording = code.bind(binder.resolve), self._recording
-        return recording.part(run, code.program, before=before, generators=[*bound.generators.values()])
+        drawn = [*bound.generators.values()]
+        return recording.part(run, code.program, before=before, generators=drawn, pool=bound.pool)
 
     def _bound(self, block: Block) -> _Bound:
         bound = block.bound.get(self)

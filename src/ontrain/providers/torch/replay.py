@@ -22,7 +22,7 @@ from ontrain.operators import record_of
 from ontrain.providers.torch.code import Held
 from ontrain.providers.torch.instructions import Body, Instruction
 
-__all__ = ["WARM_UP", "CudaRecorder", "Recorder", "Recording", "PlanPart", "drawing_from", "told", "waits"]
+__all__ = ["WARM_UP", "CudaRecorder", "Pool", "Recorder", "Recording", "PlanPart", "drawing_from", "told", "waits"]
 
 _logger = logging.getLogger("ontrain.phases")
 
@@ -34,18 +34,34 @@ _recording, _drawing = Lock(), Lock()
 """One thread at a time records, and draws from what is a device's own generator meanwhile."""
 
 
+class Pool:
+    """Memory for what kernels allocate while they are recorded for one block of working memory.
+
+    What a forward leaves there lives until its backward, and runs of other blocks come between. In a pool of all blocks
+    they would write over it, wherever a graph that was recorded before had needed that place for a moment. The runs of
+    one block come one after the other, so their graphs may share.
+    """
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.graphs = weakref.WeakSet[torch.cuda.CUDAGraph]()
+
+
 class Recorder(Protocol):
     """What can record calls on a device.
 
     `CudaRecorder` is the one there is; it needs a GPU.
     """
 
-    def record(self, calls: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
+    def record(
+        self, calls: Callable[[], None], generators: Sequence[torch.Generator], pool: Pool
+    ) -> Callable[[], None]:
         """Record what `calls` would do, without doing it, and return what does it.
 
         Args:
             calls: made exactly once, on tensors whose addresses stay.
             generators: those that the calls draw from; what is played draws from where they stand then.
+            pool: where the kernels' own memory is taken from; only one run uses it at a time.
 
         Raises:
             RuntimeError: the calls cannot be recorded. Nothing was done.
@@ -54,26 +70,26 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records CUDA graphs. Those of one recorder share memory for what kernels allocate, so they run one at a time."""
+    """Records CUDA graphs."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pool: Any = None
-        self._sharing = weakref.WeakSet[torch.cuda.CUDAGraph]()
 
-    def record(self, calls: Callable[[], None], generators: Sequence[torch.Generator]) -> Callable[[], None]:
+    def record(
+        self, calls: Callable[[], None], generators: Sequence[torch.Generator], pool: Pool
+    ) -> Callable[[], None]:
         """Record a graph; see `Recorder.record`."""
         # torch records on one stream of the whole process, and leaves a thread on it whose recording does not begin.
         with _recording, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream(self._device)):
-            sharing = next(iter(self._sharing), None)  # held meanwhile: a pool is gone with the last of its graphs
+            sharing = next(iter(pool.graphs), None)  # held meanwhile: a pool is gone with the last of its graphs
             if sharing is None:
-                self._pool = torch.cuda.graph_pool_handle()
+                pool.handle = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             for generator in generators:
                 graph.register_generator_state(generator)
             try:
                 # Other threads, of a loader that pins memory, may go on with what a recording forbids.
-                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                with torch.cuda.graph(graph, pool=pool.handle, capture_error_mode="thread_local"):
                     calls()
             except RuntimeError:
                 index = self._device.index
@@ -82,7 +98,7 @@ class CudaRecorder:
                     # One whose recording ends early takes itself to be recorded for good: its numbers go to another.
                     generator.graphsafe_set_state(generator.clone_state())
                 raise
-            self._sharing.add(graph)
+            pool.graphs.add(graph)
         return graph.replay
 
 
@@ -96,18 +112,20 @@ class PlanPart:
         before: the part whose results this one takes from variables, if it takes any: it must play, too, because a
             recording knows addresses only.
         generators: that the part draws from.
+        pool: of the block of working memory that the calls are bound to.
         warm_up: runs before it is recorded.
     """
 
     def __init__(
         self, run: Callable[[Held], Held], recorder: Recorder | None, *, why_not: str | None = None,
-        before: PlanPart | None = None, generators: Sequence[torch.Generator] = (), warm_up: int = WARM_UP,
+        before: PlanPart | None = None, generators: Sequence[torch.Generator] = (), pool: Pool | None = None,
+        warm_up: int = WARM_UP,
     ) -> None:  # fmt: skip
         assert (recorder is None) == (why_not is not None), "a part is recorded, or there is a reason"
         self.why_not = why_not
         """Why it runs plainly for good; None if it is played, or will be."""
         self._run, self._recorder, self._before = run, recorder, before
-        self._generators, self._left = generators, warm_up
+        self._generators, self._pool, self._left = generators, pool or Pool(), warm_up
         self._play: Callable[[], None] | None = None
         self._results: Held = []
 
@@ -140,7 +158,7 @@ class PlanPart:
             storages[:] = self._run(held)
 
         try:
-            self._play = self._recorder.record(calls, self._generators)
+            self._play = self._recorder.record(calls, self._generators, self._pool)
         except RuntimeError as error:
             self.why_not = f"it cannot be recorded: {str(error).strip().partition(chr(10))[0]}"
             _logger.warning("a part of a plan runs plainly, not as a CUDA graph: %s", self.why_not)
@@ -170,12 +188,12 @@ class Recording:
 
     def part(
         self, run: Callable[[Held], Held], program: Sequence[Instruction], *, before: PlanPart | None = None,
-        generators: Sequence[torch.Generator] = (),
+        generators: Sequence[torch.Generator] = (), pool: Pool | None = None,
     ) -> PlanPart:  # fmt: skip
         """Return one part of a plan: `run` makes the calls of `program`. For the others see `PlanPart`."""
         why_not = self.why_not or ("it makes no calls" if not program else waits(program))
         recorder = None if why_not else self.recorder
-        return PlanPart(run, recorder, why_not=why_not, before=before, generators=generators)
+        return PlanPart(run, recorder, why_not=why_not, before=before, generators=generators, pool=pool)
 
 
 def told(parts: Sequence[PlanPart]) -> str:
