@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ontrain.providers.torch import TorchExecutionProvider
+from ontrain.providers.torch import TorchExecutionProvider, between
 from ontrain.providers.torch.lowering import attention, attention_cuda
 
 __all__ = ["FakeDevice", "Strict", "fake_device"]
@@ -160,6 +160,7 @@ def fake_device(**options: Any) -> Iterator[FakeDevice]:
         patch.setattr(attention_cuda, "drawing_from", nullcontext)
         patch.setattr(attention, "runs_flash", lambda device: True)
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        patch.setattr(between, "without_function_modes", nullcontext)  # `_Bindings` is such a mode
         with FakeTensorMode() as mode, pytest.MonkeyPatch.context() as here:
             here.setattr(torch.cuda, "is_available", lambda: True)
             provider = TorchExecutionProvider("cuda", **options)
