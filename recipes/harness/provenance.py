@@ -16,8 +16,8 @@ def command_line(words: Sequence[str] | None = None, *, resume: str = "") -> str
         words: the script and its flags; by default those of this process.
         resume: a flag that the command ends with unless it holds it: that which goes on with the run.
     """
-    given = sys.argv if words is None else words
-    return shlex.join(["python", *given, *([resume] if resume and resume not in given else [])])
+    words = sys.argv if words is None else words
+    return shlex.join(["python", *words, *([resume] if resume and resume not in words else [])])
 
 
 def versions(*packages: str) -> dict[str, str]:

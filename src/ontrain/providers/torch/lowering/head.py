@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
 import onnx_ir as ir
 import torch
@@ -38,22 +39,8 @@ def _scale(unit: torch.Tensor, dy: torch.Tensor) -> None:
         unit.mul_(dy)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Some rows: of the hidden states, of what is known about labels, and of the scores with columns to spare.
-
-    `raw` are the scores that products make and take; in half precision others than those that the softmax is made of,
-    and with columns to spare where products are aligned.
-    """
-
-    hidden: Buf
-    labels: Buf
-    share: Buf
-    losses: Buf
-    full: Buf
-    scores: Buf
-    raw: Buf
-    dhidden: Buf | None
+_TILE = 4 << 20
+"""Bytes of scores in single precision that are made of half's at a time on a CPU: its cache holds them."""
 
 
 @lowers_composite("LinearCrossEntropy")
@@ -80,39 +67,44 @@ def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     # Rows that begin at a cache line make ATen's products a third quicker where the number of classes is odd.
     step = ALIGN // hidden.dtype.itemsize
     width = -(-classes // step) * step
-    height = _height(rows, width * exact.itemsize, e.settings.logits_bytes)
-    scores = e.new((height, width), exact)
     # As torch.autocast has it: products in half precision, the softmax and the loss of their results in single.
-    raw = scores if hidden.dtype == exact else e.new((height, width), hidden.dtype)
-    aligned = raw is not scores and _wants_aligned(e.device, classes)
+    halves = hidden.dtype != exact
+    tiles = halves and e.device.type == "cpu"
+    height = _height(rows, width * (hidden.dtype if tiles else exact).itemsize, e.settings.logits_bytes)
+    tile = min(height, max(1, _TILE // (width * exact.itemsize))) if tiles else height
+    scores = e.new((tile, width), exact)
+    raw = e.new((height, width), hidden.dtype) if halves else scores
+    aligned = halves and _wants_aligned(e.device, classes)
     if aligned:
         weight, bias = _widened(e, weight, width), None if bias is None else _widened(e, bias, width)
-    elif raw is not scores and width > classes:
+    elif halves and width > classes:
         # oneDNN's products in half precision read on past the classes and multiply it by zero, which keeps a NaN.
         spare = e.narrow(raw, 1, classes, width - classes)
         e.run(torch.Tensor.zero_, spare, writes=[spare])
     bias_sums = e.new((classes,), exact) if dbias is not None and dbias.dtype != exact else dbias
     # Half precision would round the sum at each chunk.
-    sums = _same_order(e, dweight, exact) if dweight is not None and raw is not scores and height < rows else None
+    sums = _same_order(e, dweight, exact) if dweight is not None and halves and height < rows else None
     total_dweight = dweight
     if aligned and dweight is not None:
         sums, dweight = dweight if sums is None else sums, _same_order(e, dweight, dweight.dtype, width)
+    minus = e.constant(torch.full((1, 1), -1.0, dtype=exact, device=e.device))
+    differentiates = any(place is not None for place in (dhidden, dweight, dbias))
     for start in range(0, rows, height):
         count = min(height, rows - start)
-        full = e.narrow(scores, 0, 0, count)
-        chunk = _Chunk(
-            hidden=e.narrow(hidden, 0, start, count),
-            labels=e.narrow(safe, 0, start, count),
-            share=e.narrow(share, 0, start, count),
-            losses=e.narrow(losses, 0, start, count),
-            full=full,
-            scores=e.narrow(full, 1, 0, classes),
-            raw=e.narrow(e.narrow(raw, 0, 0, count), 1, 0, width if aligned else classes),
-            dhidden=e.narrow(dhidden, 0, start, count) if dhidden is not None else None,
-        )
-        _score(e, chunk, weight, bias)
-        if any(place is not None for place in (dhidden, dweight, dbias)):
-            _differentiate(e, chunk, weight, dweight, sums, bias_sums, first=start == 0)
+        chunk = e.narrow(e.narrow(raw, 0, 0, count), 1, 0, width if aligned else classes)
+        taken = e.narrow(hidden, 0, start, count)
+        multiply(e, Factors(taken, weight, chunk, bias))
+        known = [e.narrow(value, 0, start, count) for value in (safe, share)]
+        noted = e.narrow(losses, 0, start, count)
+        writes = [scores, chunk, noted, *([] if bias_sums is None else [bias_sums])]
+        e.run(_lose, scores, chunk, *known, minus, noted, bias_sums, classes, differentiates, start == 0, writes=writes)
+        if dhidden is not None:
+            place = e.narrow(dhidden, 0, start, count)
+            multiply(e, Factors(chunk, e.view(weight, torch.t), place))
+            e.run(torch.Tensor.mul_, place, e.narrow(share, 0, start, count), writes=[place])
+        if dweight is not None:
+            shared = e.call(torch.mul, taken, e.narrow(share, 0, start, count), out=e.new(taken.shape, taken.dtype))
+            _differentiate_weight(e, Factors(e.view(shared, torch.t), chunk, dweight), sums, first=start == 0)
     if sums is not None and total_dweight is not None and sums is not total_dweight:
         e.run(torch.Tensor.copy_, total_dweight, sums, writes=[total_dweight])
     if dbias is not None and bias_sums is not None and bias_sums is not dbias:
@@ -154,51 +146,47 @@ def _height(rows: int, row_bytes: int, limit: int) -> int:
     return -(-rows // chunks)
 
 
-def _score(e: Emitter, c: _Chunk, weight: Buf, bias: Buf | None) -> None:
-    """Turn the chunk's scores into probabilities, and note each row's loss."""
-    multiply(e, Factors(c.hidden, weight, c.raw, bias))
-    if c.raw.dtype != c.scores.dtype:
-        e.run(torch.Tensor.copy_, c.scores, e.narrow(c.raw, 1, 0, c.scores.shape[1]), writes=[c.scores])
-    spare = c.full.shape[1] - c.scores.shape[1]
-    if spare:
-        rest = e.narrow(c.full, 1, c.scores.shape[1], spare)
-        e.run(torch.Tensor.fill_, rest, float("-inf"), writes=[rest])
-    count, dtype = c.full.shape[0], c.full.dtype
-    chosen, largest, likeliest = (e.new((count, 1), dtype) for _ in range(3))
-    e.call(torch.gather, c.scores, 1, c.labels, out=chosen)
-    e.call(torch.amax, c.full, 1, True, out=largest)
-    e.run(torch.softmax, c.full, 1, out=c.full, writes=[c.full])
-    e.call(torch.amax, c.full, 1, True, out=likeliest)
-    # log Σ exp = max − log(max of the probabilities), which never underflows as a label's own probability may.
-    e.run(torch.Tensor.log_, likeliest, writes=[likeliest])
-    e.run(torch.Tensor.sub_, largest, likeliest, writes=[largest])
-    e.call(torch.sub, largest, chosen, out=c.losses)
+def _lose(
+    scores: torch.Tensor, raw: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, minus: torch.Tensor,
+    losses: torch.Tensor, dbias: torch.Tensor | None, classes: int, differentiates: bool, first: bool,
+) -> None:  # fmt: skip
+    """Note each row's loss, and turn its scores into their adjoints but for the row's share.
 
-
-def _differentiate(
-    e: Emitter, c: _Chunk, weight: Buf, dweight: Buf | None, sums: Buf | None, dbias: Buf | None, *, first: bool
-) -> None:
-    """From the probabilities: a row's adjoint is (p − label) · its share, and the share goes to small factors.
-
-    What is there is added to but for the `first` chunk. The weight's is added up in `sums`, if there are any.
+    Args:
+        scores: memory [n, V + columns to spare] in which the softmax of n rows at a time is made.
+        raw: the scores that the products make and take, of all rows [N, V or more]; in `scores` unless those of the
+            products are in half precision.
+        labels: [N, 1].
+        share: [N, 1]; what a row counts for in the loss.
+        minus: −1, [1, 1].
+        losses: [N, 1], written.
+        dbias: [V]; the bias's adjoint is added to it, if it has one. The first time it is overwritten.
+        classes: V.
+        differentiates: whether the adjoints are wanted; their softmax is left otherwise.
+        first: whether nothing is in `dbias` yet.
     """
-    ones = e.constant(torch.full((1, 1), -1.0, dtype=c.scores.dtype, device=e.device))
-    minus = e.view(ones, lambda t: t.expand(c.labels.shape))
-    e.run(torch.Tensor.scatter_add_, c.scores, 1, c.labels, minus, writes=[c.scores])
-    if c.raw.dtype != c.scores.dtype:
-        e.run(torch.Tensor.copy_, c.raw, e.narrow(c.full, 1, 0, c.raw.shape[1]), writes=[c.raw])
-    if c.dhidden is not None:
-        multiply(e, Factors(c.raw, e.view(weight, torch.t), c.dhidden))
-        e.run(torch.Tensor.mul_, c.dhidden, c.share, writes=[c.dhidden])
-    if dweight is not None:
-        shared = e.call(torch.mul, c.hidden, c.share, out=e.new(c.hidden.shape, c.hidden.dtype))
-        _differentiate_weight(e, Factors(e.view(shared, torch.t), c.raw, dweight), sums, first=first)
-    if dbias is not None:
-        share, across = e.view(c.share, lambda t: t.view(-1)), e.view(c.scores, torch.t)
-        if first:
-            # In bfloat16 `mv` multiplies what is in its result by zero, which keeps what is not finite.
-            e.run(torch.Tensor.zero_, dbias, writes=[dbias])
-        e.run(torch.Tensor.addmv_, dbias, across, share, writes=[dbias])
+    count, halves = len(scores), raw.dtype != scores.dtype
+    if dbias is not None and first:
+        # In bfloat16 `mv` multiplies what is in its result by zero, which keeps what is not finite.
+        dbias.zero_()
+    tiles = zip(*(tensor.split(count) for tensor in (raw, labels, share, losses)), strict=True)
+    for own, label, part, loss in tiles:
+        full = scores[: len(own)]
+        plain = full[:, :classes]
+        if halves:
+            plain.copy_(own[:, :classes])
+        full[:, classes:].fill_(-math.inf)
+        chosen, largest = plain.gather(1, label), full.amax(1, True)
+        torch.softmax(full, 1, out=full)
+        # log Σ exp = max − log(max of the probabilities), which never underflows as a label's own probability may.
+        torch.sub(largest.sub_(full.amax(1, True).log_()), chosen, out=loss)
+        if not differentiates:
+            continue
+        plain.scatter_add_(1, label, minus.expand(label.shape))
+        if halves:
+            own.copy_(full[:, : own.shape[1]])
+        if dbias is not None:
+            dbias.addmv_(plain.t(), part.view(-1))
 
 
 def _differentiate_weight(e: Emitter, f: Factors, sums: Buf | None, *, first: bool) -> None:
