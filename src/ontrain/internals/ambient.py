@@ -5,6 +5,8 @@ A plan's calls name their tensors, and are made without the modes. What else ont
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,8 +25,12 @@ def without_function_modes() -> AbstractContextManager[None]:
     Neither do subclasses of tensors that have a `__torch_function__`. It costs 0.3 µs, and makes each call under a
     mode cheaper.
     """
-    context = available("torch._C.DisableTorchFunction")
-    return nullcontext() if context is None else context()
+    return _context()()
+
+
+@functools.cache
+def _context() -> Callable[[], AbstractContextManager[None]]:
+    return available("torch._C.DisableTorchFunction") or nullcontext
 
 
 def function_modes() -> tuple[str, tuple[type, ...]]:
