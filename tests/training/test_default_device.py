@@ -127,6 +127,7 @@ def test_loss_scaling_of_an_optimizer():
     alike(run)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("config", "options"),
     [
