@@ -14,6 +14,9 @@ FORWARDS = {}
 SIZED = {"jacobian_of_a_batch", "jacobian_forwards_of_a_batch", "curvature_of_a_batch", "many_adjoints_at_once"}
 """Those with as many adjoints as the batch has numbers: each batch size is a graph."""
 
+NESTED = {"jacobian_forwards_of_each_row", "laplacian_of_each_row", "batches_in_batches"}
+"""Those with a matrix product in a `vmap` in another; before 2.13 torch cannot trace it with a size that varies."""
+
 
 def forward(function):
     FORWARDS[function.__name__] = function
@@ -235,7 +238,7 @@ def test_values_and_gradients_are_eagers(name):
         for actual, wanted in zip(step(ours, x), step(eager, x), strict=True):
             torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-10)
     if name not in SIZED:
-        assert ours._engine.captures == 1
+        assert ours._engine.captures == (2 if name in NESTED and torch.__version__ < (2, 13) else 1)
 
 
 def test_a_forward_under_no_grad_has_the_same_value():
