@@ -335,6 +335,16 @@ def test_a_number_says_where_not_how_often_to_capture(forward):
     assert ours._engine.captures == 1
 
 
+def test_a_slice_between_tensors_is_captured_once():
+    eager = Layers(lambda layers, x, k: layers.a(x)[k : k + 2, : k + 1])
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for k in (1, 3, 0):
+        for actual, wanted in zip(step(ours, x, torch.tensor(k)), step(eager, x, torch.tensor(k)), strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
+    assert ours._engine.captures == 1
+
+
 def test_a_slice_to_a_negative_number_names_a_way_that_trains():
     ours = ORTModule(Layers(lambda layers, x, k: layers.a(x)[: k.item()]))
     x = torch.randn(6, 4, dtype=torch.float64)
