@@ -19,7 +19,7 @@ NESTED = {"jacobian_forwards_of_each_row", "laplacian_of_each_row", "batches_in_
 """Those with a matrix product in a `vmap` in another; before 2.13 torch cannot trace it with a size that varies."""
 
 LOOPED = {"attention"}
-"""Those with an attention in a `vmap`: torch 2.15 computes it row by row, so that each number of rows is a graph."""
+"""Those with an attention in a `vmap`: from torch 2.15 on each number of rows is a graph."""
 
 
 def forward(function):
