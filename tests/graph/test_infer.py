@@ -46,3 +46,12 @@ def test_nodes_that_differ_in_an_attribute_or_a_type_alone_have_their_own_result
             ((got, shape),) = infer_node(ir.Node("", "Concat", [x, x], attributes=[ir.AttrInt64("axis", axis)]))
             shapes.add((got, tuple(shape)))
     assert len(shapes) == 4
+
+
+@pytest.mark.parametrize("axis, shape", [(0, (None, 4)), (-1, (3, None))])
+def test_parts_whose_sizes_are_computed_have_a_type(axis, shape):
+    x, sizes = value("x", [3, 4]), value("sizes", [2], ir.DataType.INT64)
+    parts = infer_node(ir.Node("", "Split", [x, sizes], [ir.AttrInt64("axis", axis)], num_outputs=2))
+    assert [(dtype, tuple(d if isinstance(d, int) else d.value for d in dims)) for dtype, dims in parts] == [
+        (ir.DataType.FLOAT, shape)
+    ] * 2

@@ -40,7 +40,7 @@ from ontrain.capture.tracing import (
     unchanged_attributes,
     went_for_compilers,
 )
-from ontrain.capture.ways_out import BROKEN
+from ontrain.capture.ways_out import BROKEN, draws_from_a_generator
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
     TALKATIVE_LOGGERS,
@@ -351,6 +351,8 @@ def _explained(error: BaseException) -> CaptureError:
             reason="reading `.data`, or making a tensor of a tensor's values, hides where the result comes from",
             way_out="use .detach() in place of .data",
         )
+    if "torch._C.Generator" in text:  # of torch 2.11, which traces no call with one
+        return draws_from_a_generator(source)
     if _NESTED.search(f"{text}\n{source}"):
         return CaptureError(
             f"forward makes a nested tensor, which torch.export cannot trace ({_first_line(error)})",

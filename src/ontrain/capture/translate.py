@@ -24,7 +24,7 @@ from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.capture.walk import Walk, constant, written
-from ontrain.capture.ways_out import BROKEN
+from ontrain.capture.ways_out import draws_from_a_generator
 from ontrain.errors import CaptureError
 from ontrain.graph import (
     DOMAIN,
@@ -275,11 +275,7 @@ def _unheld(node: fx.Node, spec: InputSpec) -> CaptureError:
     """The refusal of what a program takes beside tensors: a `torch.Generator`, an object of a library's own."""
     reader = next(iter(node.users), node)
     if "generator" in {name for name, value in reader.kwargs.items() if value is node}:
-        return CaptureError(
-            "forward draws from a torch.Generator", source=source_line(reader),
-            reason="a graph draws from a generator of its own, which torch.manual_seed sets",
-            way_out=f"leave generator= out, or draw before the call and pass the numbers as an input; or {BROKEN}",
-        )  # fmt: skip
+        return draws_from_a_generator(source_line(reader))
     return CaptureError(
         f"the program takes a {spec.kind.name.lower()}, which no graph can hold", source=source_line(reader),
         way_out="pass what forward needs of it as tensors or numbers",

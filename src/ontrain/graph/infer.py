@@ -16,7 +16,7 @@ from ontrain.graph.blame import blamed_on
 from ontrain.graph.blocks import check_blocks
 from ontrain.graph.indices import check_indices
 from ontrain.graph.source import describe, source_of
-from ontrain.operators import DOMAIN, OPSET, form_of, record_of, schema_of
+from ontrain.operators import DOMAIN, OPSET, Rows, View, attribute_of, form_of, record_of, schema_of
 
 __all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "type_and_shape"]
 
@@ -158,7 +158,18 @@ def _asked(node: ir.Node) -> Sequence[_Answer | None]:
     if answer[0] is None and record_of(node).like_first and first is not None:
         dtype, shape = type_and_shape(first)
         answer[0] = dtype, _dims(shape) or ()
-    return answer
+    return answer if answer != [None] * len(answer) else _parts(node) or answer
+
+
+def _parts(node: ir.Node) -> list[_Answer | None] | None:
+    """Parts of a known size whose own sizes are not constant: onnx's inference says nothing of them."""
+    record, first = record_of(node), node.inputs[0] if node.inputs else None
+    if record.view is not View.PART or record.rows is not Rows.ALONG_AXIS or first is None or first.shape is None:
+        return None
+    dtype, shape = type_and_shape(first)
+    dims = list(_dims(shape) or ())
+    dims[attribute_of(node, "axis")] = None
+    return [(dtype, tuple(dims)) for _ in node.outputs]
 
 
 @cache

@@ -235,6 +235,19 @@ def parts_of_several_lengths(self, x, ids):
 
 
 @forward
+def parts_of_one_row(self, x, ids):
+    sizes = torch.eye(3, dtype=torch.int64)[ids[0] % 3].tolist()
+    return torch.stack([part.tanh().sum() for part in self.a(x)[:1].split(sizes)])
+
+
+@forward
+def parts_of_all_columns(self, x, ids):
+    first = int(ids.max())
+    left, right = self.a(x).split([first, 6 - first], 1)
+    return left.tanh().sum() + right.exp().sum()
+
+
+@forward
 def mask_of_the_longest(self, x, ids):
     longest = int(ids.max())
     return self.b(x[:4, :longest] @ self.a.weight[:, :longest].T * (torch.arange(4) < longest)[:, None])
@@ -319,6 +332,16 @@ def test_a_number_says_where_not_how_often_to_capture(forward):
     x = torch.randn(6, 4, dtype=torch.float64)
     for last in range(1, 5):
         step(ours, x, torch.tensor([0, 1, 0, last, 0, 1]))
+    assert ours._engine.captures == 1
+
+
+def test_a_slice_between_tensors_is_captured_once():
+    eager = Layers(lambda layers, x, k: layers.a(x)[k : k + 2, : k + 1])
+    ours = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(6, 4, dtype=torch.float64)
+    for k in (1, 3, 0):
+        for actual, wanted in zip(step(ours, x, torch.tensor(k)), step(eager, x, torch.tensor(k)), strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
     assert ours._engine.captures == 1
 
 

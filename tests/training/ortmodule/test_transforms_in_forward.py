@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import func, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
@@ -13,6 +14,12 @@ from ontrain.training.ortmodule import ORTModule
 FORWARDS = {}
 SIZED = {"jacobian_of_a_batch", "jacobian_forwards_of_a_batch", "curvature_of_a_batch", "many_adjoints_at_once"}
 """Those with as many adjoints as the batch has numbers: each batch size is a graph."""
+
+NESTED = {"jacobian_forwards_of_each_row", "laplacian_of_each_row", "batches_in_batches"}
+"""Those with a matrix product in a `vmap` in another; before 2.13 torch cannot trace it with a size that varies."""
+
+LOOPED = {"attention"}
+"""Those with an attention in a `vmap`: from torch 2.15 on each number of rows is a graph."""
 
 
 def forward(function):
@@ -232,10 +239,13 @@ def test_values_and_gradients_are_eagers(name):
     ours = ORTModule(copy.deepcopy(eager))
     for rows in (4, 5, 4):
         x = torch.randn(rows, 3, dtype=torch.float64)
-        for actual, wanted in zip(step(ours, x), step(eager, x), strict=True):
+        with sdpa_kernel(SDPBackend.MATH):  # torch 2.15 cannot differentiate its kernel of a CPU twice in a vmap
+            expected = step(eager, x)
+        for actual, wanted in zip(step(ours, x), expected, strict=True):
             torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-10)
     if name not in SIZED:
-        assert ours._engine.captures == 1
+        anew = name in NESTED if torch.__version__ < (2, 13) else name in LOOPED and torch.__version__ >= (2, 15)
+        assert ours._engine.captures == (2 if anew else 1)
 
 
 def test_a_forward_under_no_grad_has_the_same_value():
