@@ -15,6 +15,7 @@ from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.cumulative import cumulative_averages
 from ontrain.capture.custom_function import OwnBackward, current_backward, has_derivative_of_forward, own_setup_of
 from ontrain.capture.derivatives import traced_gradients
+from ontrain.capture.groups import grouped_products
 from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.packing import packings
@@ -96,19 +97,25 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
     here = [
         wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
     ]
-    return dict(item for each in here for item in each.items()) | {
-        "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
-        f"{checkpoint}.CheckpointFunction.apply": _plain,
-        # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
-        # result detached in a trace. A torch has the one or the other.
-        f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
-        f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
-        # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-        "torch.autograd._engine_run_backward": _traced_backward,
-        "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
-        "torch.ctc_loss": lambda _: ctc_loss,
-        "torch.linalg.lstsq": lambda _: lstsq,
-    }
+    return (
+        dict(item for each in here for item in each.items())
+        | grouped_products()
+        | {
+            "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: (
+                _attribute
+            ),  # else `check_functions` refuses
+            f"{checkpoint}.CheckpointFunction.apply": _plain,
+            # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
+            # result detached in a trace. A torch has the one or the other.
+            f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
+            f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
+            # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
+            "torch.autograd._engine_run_backward": _traced_backward,
+            "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
+            "torch.ctc_loss": lambda _: ctc_loss,
+            "torch.linalg.lstsq": lambda _: lstsq,
+        }
+    )
 
 
 _BACKWARD = (
