@@ -97,25 +97,19 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
     here = [
         wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
     ]
-    return (
-        dict(item for each in here for item in each.items())
-        | grouped_products()
-        | {
-            "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: (
-                _attribute
-            ),  # else `check_functions` refuses
-            f"{checkpoint}.CheckpointFunction.apply": _plain,
-            # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
-            # result detached in a trace. A torch has the one or the other.
-            f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
-            f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
-            # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
-            "torch.autograd._engine_run_backward": _traced_backward,
-            "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
-            "torch.ctc_loss": lambda _: ctc_loss,
-            "torch.linalg.lstsq": lambda _: lstsq,
-        }
-    )
+    return dict(item for each in here for item in each.items()) | grouped_products() | {
+        "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
+        f"{checkpoint}.CheckpointFunction.apply": _plain,
+        # What a checkpoint that is not reentrant does before and after its function. One inside another would have its
+        # result detached in a trace. A torch has the one or the other.
+        f"{checkpoint}._checkpoint_without_reentrant_generator": _nothing_around,
+        f"{checkpoint}._checkpoint_without_reentrant_generator_impl": _nothing_around,
+        # What grad, backward and Tensor.backward call, under whatever name the forward knows them.
+        "torch.autograd._engine_run_backward": _traced_backward,
+        "torch.Tensor.register_hook": refusing("registers a hook on a tensor's gradient", _HOOK),
+        "torch.ctc_loss": lambda _: ctc_loss,
+        "torch.linalg.lstsq": lambda _: lstsq,
+    }
 
 
 _BACKWARD = (

@@ -490,7 +490,8 @@ def lists_dispatch_modes(stack: Any) -> None:
 
 def leaves_dispatch_modes(disable: Any) -> None:
     """Within the context no mode sees operators, and behind it the same do."""
-    from torch.utils._python_dispatch import TorchDispatchMode, _len_torch_dispatch_stack
+    from torch._C import _len_torch_dispatch_stack
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     with TorchDispatchMode():
         with disable():
