@@ -97,7 +97,8 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
     here = [
         wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
     ]
-    return dict(item for each in here for item in each.items()) | grouped_products() | {
+    return dict(item for each in here for item in each.items()) | {
+        **grouped_products(),
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ontrain.errors import CaptureError
-from ontrain.internals import GLOBAL_HOOKS, of_torch, private, replaced
+from ontrain.internals import GLOBAL_HOOKS, available, of_torch, replaced
 
 __all__ = ["hooks_of_parts"]
 
@@ -25,8 +25,9 @@ def hooks_of_parts(module: nn.Module) -> Iterator[None]:
     Args:
         module: what is traced.
     """
-    tables = {name: private(name) for name in (f"torch.nn.modules.module.{name}" for name in GLOBAL_HOOKS)}
-    if not any(tables.values()):
+    names = (f"torch.nn.modules.module.{name}" for name in GLOBAL_HOOKS)
+    tables = {name: hooks for name in names if (hooks := available(name))}
+    if not tables:
         yield
         return
     parts = frozenset(part for part in module.modules() if part is not module)
