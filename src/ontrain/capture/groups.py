@@ -26,7 +26,6 @@ def _in_any_dtype(own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         other = scale_a is None and scale_b is None and mat_a.dtype is mat_b.dtype is not torch.bfloat16
         if not other or (mat_a.ndim, mat_b.ndim) != (2, 3) or not mat_a.is_floating_point():
             return own(mat_a, mat_b, scale_a, scale_b, *args, **named)
-        torch._check(mat_a.shape[1] == mat_b.shape[1])
         return mat_a.new_empty(mat_a.shape[0], mat_b.shape[2], dtype=named.get("out_dtype") or mat_a.dtype)
 
     return shape

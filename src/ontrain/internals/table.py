@@ -232,7 +232,7 @@ TABLE: tuple[Row, ...] = (
     ),
     *(
         Row(f"torch.nn.modules.module.{name}", "find the hooks of all modules", c.is_a_dictionary, _NO_HOOKS,
-            replaced=True, callers=("torch.nn.Module._call_impl",))
+            replaced=True)
         for name in GLOBAL_HOOKS
     ),
     Row("torch._C._len_torch_dispatch_stack", "know whether a mode sees operators", c.returns(0), _DISPATCHES),
