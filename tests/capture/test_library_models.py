@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from ontrain.capture import capture, validate
 from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import run_captured
 from tests.models.gradients import assert_close, eager_gradients, graph_gradients
 
@@ -135,6 +136,21 @@ def test_each_group_of_rows_meets_its_own_matrix():
     captured = capture(module, (x, torch.tensor([2, 2, 6], dtype=torch.int32)))
     for ends in ([2, 2, 6], [0, 5, 6], [1, 3, 6]):
         validate(captured, module, (x, torch.tensor(ends, dtype=torch.int32)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_groups_of_rows_in_other_dtypes_than_torch_traces(dtype):
+    module, ends = Grouped(), torch.tensor([2, 2, 6], dtype=torch.int32)
+    module.to(dtype)
+    for rows in (6, 7):
+        x = torch.randn(rows, 8, dtype=dtype)
+        gradients = []
+        for model in (module, ORTModule(module)):
+            model.zero_grad()
+            y = model(x, ends)
+            y[:6].float().square().mean().backward()
+            gradients.append((y[:6].detach(), module.w.grad))
+        torch.testing.assert_close(*gradients)
 
 
 def test_a_mixture_of_experts_trains_with_the_librarys_own_dispatch():

@@ -15,6 +15,7 @@ from ontrain.capture.alignment import ctc_loss
 from ontrain.capture.cumulative import cumulative_averages
 from ontrain.capture.custom_function import OwnBackward, current_backward, has_derivative_of_forward, own_setup_of
 from ontrain.capture.derivatives import traced_gradients
+from ontrain.capture.groups import grouped_products
 from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.packing import packings
@@ -97,6 +98,7 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
         wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
     ]
     return dict(item for each in here for item in each.items()) | {
+        **grouped_products(),
         "torch.autograd.function.FunctionMeta.__getattribute__": lambda _: _attribute,  # else `check_functions` refuses
         f"{checkpoint}.CheckpointFunction.apply": _plain,
         # What a checkpoint that is not reentrant does before and after its function. One inside another would have its

@@ -21,6 +21,7 @@ from ontrain.capture.chances import Course
 from ontrain.capture.counts import Count
 from ontrain.capture.decisions import Decisions, RandomBranchError, ValueBranchError
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
+from ontrain.capture.global_hooks import hooks_of_parts
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import INSPECTED, Inspected, Mark, recording
 from ontrain.capture.kept import Kept
@@ -31,7 +32,7 @@ from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths,
 from ontrain.capture.translate import translate
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
-from ontrain.internals import available
+from ontrain.internals import available, without_dispatch_modes
 from ontrain.locks import Lock
 from ontrain.sizes import Size
 
@@ -187,7 +188,7 @@ def capture(
         complex_pairs=complex_pairs,
     )
     samples = _enlarged(tensors, names.dynamic)
-    with _alone, _no_compilation():
+    with _alone, _no_compilation(), without_dispatch_modes(), hooks_of_parts(module):
         draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
         return _traced(module, spec, samples, names, state, tensors, draws, paths=paths, observed=observed)
 

@@ -38,8 +38,8 @@ def linear_sum_assignment(op: Builder, cost: Value, *, maximize: int = 0) -> tup
         return op.Identity(nothing), op.Identity(nothing)
     cost = op.Neg(cost) if maximize else cost
     if rows > columns:
-        found = _columns(op, op.Transpose(cost, perm=[1, 0]))  # of each column the row
-        ascending, order = op.TopK(found, [columns], axis=0, largest=0, sorted=1, outputs=2)
+        owners = _columns(op, op.Transpose(cost, perm=[1, 0]))  # of each column the row
+        ascending, order = op.TopK(owners, [columns], axis=0, largest=0, sorted=1, outputs=2)
         return ascending, order
     return op.Identity(op.const(np.arange(rows))), _columns(op, cost)
 

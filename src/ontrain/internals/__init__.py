@@ -15,7 +15,15 @@ from ontrain.internals.access import (
     substituted,
     wrapped,
 )
-from ontrain.internals.ambient import function_modes, tensor_of, without_function_modes
+from ontrain.internals.ambient import (
+    dispatch_modes,
+    function_modes,
+    global_hooks,
+    of_torch,
+    tensor_of,
+    without_dispatch_modes,
+    without_function_modes,
+)
 from ontrain.internals.classes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -27,6 +35,7 @@ from ontrain.internals.classes import (
     TorchDispatchMode,
 )
 from ontrain.internals.constants import (
+    GLOBAL_HOOKS,
     LIBRARY_FUNCTIONS,
     MODULE_HOOKS,
     MODULE_STATE,
@@ -67,6 +76,11 @@ __all__ = [
     "private",
     "replaced",
     "substituted",
+    "dispatch_modes",
+    "global_hooks",
+    "of_torch",
+    "without_dispatch_modes",
+    "GLOBAL_HOOKS",
     "tensor_of",
     "without_function_modes",
     "wrapped",

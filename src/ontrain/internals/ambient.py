@@ -1,4 +1,4 @@
-"""What a caller has set for all of torch in a thread: a default device, and other modes that see torch's functions.
+"""What a caller has set for all of torch: a default device, other modes that see its functions or operators, hooks.
 
 A plan's calls name their tensors, and are made without the modes. What else ontrain creates names its device.
 """
@@ -13,8 +13,12 @@ from typing import Any
 import torch
 
 from ontrain.internals.access import available
+from ontrain.internals.constants import GLOBAL_HOOKS
 
-__all__ = ["function_modes", "tensor_of", "without_function_modes"]
+__all__ = [
+    "dispatch_modes", "function_modes", "global_hooks", "of_torch", "tensor_of", "without_dispatch_modes",
+    "without_function_modes",
+]  # fmt: skip
 
 _NOTHING_SET: tuple[str, tuple[type, ...]] = ("cpu", ())
 
@@ -50,3 +54,35 @@ def tensor_of(value: Any) -> torch.Tensor:
     `torch.as_tensor` moves tensors to the default device.
     """
     return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
+
+
+def dispatch_modes() -> tuple[type, ...]:
+    """Return the types of the modes of this thread that see torch's operators, and are not torch's own.
+
+    Torch's own, such as FlopCounterMode, count and record.
+    """
+    length = available("torch._C._len_torch_dispatch_stack")
+    if length is not None and not length():
+        return ()
+    stack = available("torch.utils._python_dispatch._get_current_dispatch_mode_stack")
+    return () if stack is None else tuple([type(mode) for mode in stack() if not of_torch(type(mode))])
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Return a context in which no mode sees operators."""
+    context = available("torch.utils._python_dispatch._disable_current_modes")
+    return nullcontext() if context is None else context()
+
+
+def global_hooks() -> tuple[list[Any], list[Any]]:
+    """Return the forward hooks and the backward hooks of all modules; without those of torch's own, which only look."""
+    tables = [available(f"torch.nn.modules.module.{name}") for name in GLOBAL_HOOKS]
+    forward, forward_pre, backward, backward_pre = (
+        [hook for hook in table.values() if not of_torch(hook)] if table else [] for table in tables
+    )
+    return [*forward_pre, *forward], [*backward_pre, *backward]
+
+
+def of_torch(function: Any) -> bool:
+    """Whether a function, method or class is torch's own."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] == "torch"

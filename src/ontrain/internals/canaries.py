@@ -480,6 +480,25 @@ def lists_modes(stack: Any) -> None:
         expect([mode.device.type for mode in stack()] == ["meta"], "a default device is no mode")
 
 
+def lists_dispatch_modes(stack: Any) -> None:
+    """A mode that sees operators is on the stack for as long as it is entered."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    with TorchDispatchMode() as mode:
+        expect(stack() == [mode], "a mode is not on the stack")
+
+
+def leaves_dispatch_modes(disable: Any) -> None:
+    """Within the context no mode sees operators, and behind it the same do."""
+    from torch._C import _len_torch_dispatch_stack
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    with TorchDispatchMode():
+        with disable():
+            expect(_len_torch_dispatch_stack() == 0, "a mode is left")
+        expect(_len_torch_dispatch_stack() == 1, "a mode is lost")
+
+
 def bounds(bound: Any) -> None:
     """A condition that holds between the bounds of its symbol is bounded by that alone."""
     from torch.utils._sympy.value_ranges import ValueRanges

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LIBRARY_FUNCTIONS", "MODULE_HOOKS", "MODULE_STATE", "TALKATIVE_LOGGERS"]
+__all__ = ["GLOBAL_HOOKS", "LIBRARY_FUNCTIONS", "MODULE_HOOKS", "MODULE_STATE", "TALKATIVE_LOGGERS"]
 
 LIBRARY_FUNCTIONS = frozenset({
     "torch._library.autograd", "torch.utils.checkpoint", "torch._higher_order_ops.cond",
@@ -15,3 +15,5 @@ MODULE_STATE = ("_parameters", "_buffers", "_modules")
 """The tables of an nn.Module."""
 MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """Its tables of hooks."""
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in MODULE_HOOKS)
+"""The tables of hooks of all modules."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ontrain.internals import canaries as c, kernel_canaries as k
-from ontrain.internals.constants import LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TALKATIVE_LOGGERS
+from ontrain.internals.constants import GLOBAL_HOOKS, LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TALKATIVE_LOGGERS
 from ontrain.internals.row import Row
 
 __all__ = ["TABLE"]
@@ -33,6 +33,7 @@ _ONEDNN_LSTM = "LSTMs by oneDNN; they run step by step without it"
 _GAMMA = "draws from gamma and Dirichlet distributions by torch's kernels"
 _NO_HOOKS = "ORTModule's checks for hooks and changed attributes"
 _DEFAULT_DEVICE = "a default device, or another mode that sees torch's functions, which is not the module's own"
+_DISPATCHES = "a mode that sees torch's operators around a call, such as FlopCounterMode"
 _SPARSE = "sparse matrices among the inputs and buffers of a module"
 
 TABLE: tuple[Row, ...] = (
@@ -70,6 +71,9 @@ TABLE: tuple[Row, ...] = (
     Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,
         "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
     Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),
+    Row("torch._meta_registrations._meta_grouped_mm_common", "tell the shape of products of groups in any dtype", None,
+        "capturing torch.nn.functional.grouped_mm in another dtype than bfloat16", replaced=True,
+        callers=("torch._meta_registrations.meta_grouped_mm",)),
     Row("torch.linalg.lstsq", "trace least squares as tensor operators", None, "capturing torch.linalg.lstsq",
         replaced=True),
     Row("torch._VF._pack_padded_sequence", "keep the padded tensor beside packed rows", c.packs, _PACKS, replaced=True),
@@ -226,6 +230,16 @@ TABLE: tuple[Row, ...] = (
         Row(f"torch.nn.Module.{name}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
         for name in MODULE_HOOKS
     ),
+    *(
+        Row(f"torch.nn.modules.module.{name}", "find the hooks of all modules", c.is_a_dictionary, _NO_HOOKS,
+            replaced=True)
+        for name in GLOBAL_HOOKS
+    ),
+    Row("torch._C._len_torch_dispatch_stack", "know whether a mode sees operators", c.returns(0), _DISPATCHES),
+    Row("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "know which modes see operators",
+        c.lists_dispatch_modes, _DISPATCHES),
+    Row("torch.utils._python_dispatch._disable_current_modes", "capture out of the sight of these modes",
+        c.leaves_dispatch_modes, _DISPATCHES),
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
         of_instance=True),

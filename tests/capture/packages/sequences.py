@@ -77,6 +77,18 @@ add("LoRA", "peft", adapted("LoraConfig", r=2, target_modules=["q_proj", "v_proj
 add("DoRA", "peft", adapted("LoraConfig", r=2, use_dora=True, target_modules=["q_proj"]), words)
 add("IA3", "peft", adapted("IA3Config"), words)
 add("OFT", "peft", adapted("OFTConfig", oft_block_size=4, target_modules=["q_proj"]), words)
+add("VeRA", "peft", adapted("VeraConfig", r=2, vera_dropout=0.0, target_modules=["q_proj", "v_proj"]), words)
+add("LoHa", "peft", adapted("LoHaConfig", r=2, alpha=2, target_modules=["q_proj", "v_proj"]), words)
+add("LoKr", "peft", adapted("LoKrConfig", r=2, alpha=4, target_modules=["q_proj", "v_proj"]), words)
+add(
+    "BOFT",
+    "peft",
+    adapted("BOFTConfig", boft_block_size=4, boft_n_butterfly_factor=2, target_modules=["q_proj"]),
+    words,
+)
+add("AdaLoRA", "peft", adapted("AdaLoraConfig", init_r=4, target_r=2, total_step=9, target_modules=["q_proj"]), words)
+add("SHiRA", "peft", adapted("ShiraConfig", r=2, target_modules=["q_proj", "v_proj"]), words)
+add("prefix tuning", "peft", adapted("PrefixTuningConfig", num_virtual_tokens=3), words)
 add("prompt tuning", "peft", adapted("PromptTuningConfig", num_virtual_tokens=3), words)
 
 

@@ -246,7 +246,11 @@ def scaled(op: AtenBuilder, x: Matrix, factor: Any) -> Matrix:
 
 
 @_on_sparse("add", "sub")
-def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
+def added(op: AtenBuilder, x: Any, y: Any, *, alpha: Any = 1) -> Sparse | Value:
+    if isinstance(x, ir.Value) and list(op.input_shape(0)) == list(
+        op.shape
+    ):  # torch adds nothing dense to a sparse one
+        return x + _times(op, _dense(op, y, op.shape), -alpha if _called(op) == "sub" else alpha)
     if isinstance(x, Product) or isinstance(y, Product):
         raise op.refuse(
             "a sum with a product of two sparse matrices", "the places of the product follow from those of both",
@@ -254,13 +258,16 @@ def added(op: AtenBuilder, x: Sparse, y: Any, *, alpha: Any = 1) -> Sparse:
         )  # fmt: skip
     if not (isinstance(x, Sparse) and isinstance(y, Sparse)):
         raise op.refuse(
-            "the sum of a sparse matrix and a dense tensor", "it is dense",
+            "the sum of a sparse matrix and a dense tensor of another shape", "it is dense",
             "add the tensor to the product, or to the matrix's to_dense()",
         )  # fmt: skip
-    factor = -alpha if _called(op) == "sub" else alpha
-    values = y.values if factor == 1 else y.values * op.cast(factor, y.values.dtype)
+    values = _times(op, y.values, -alpha if _called(op) == "sub" else alpha)
     rows, columns = op.Concat(x.rows, y.rows, axis=0), op.Concat(x.columns, y.columns, axis=0)
     return Sparse(rows, columns, op.Concat(x.values, values, axis=0))
+
+
+def _times(op: AtenBuilder, values: Value, factor: Any) -> Value:
+    return values if isinstance(factor, int) and factor == 1 else values * op.cast(factor, values.dtype)
 
 
 @_on_sparse("neg")

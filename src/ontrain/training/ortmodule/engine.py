@@ -25,7 +25,7 @@ from ontrain.capture import (
     tells_positions,
 )  # fmt: skip
 from ontrain.errors import CaptureError
-from ontrain.internals import available, function_modes
+from ontrain.internals import available, dispatch_modes, function_modes
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
@@ -40,7 +40,7 @@ from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.settling import settled
-from ontrain.training.ortmodule.watch import Watch, check_hooks
+from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_everywhere
 
 __all__ = ["Engine"]
 
@@ -165,7 +165,8 @@ class Engine:
         names = self._watch.read
         grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        return torch.get_default_dtype(), function_modes(), grads, tuple([leaf.requires_grad for leaf in leaves])
+        requires = tuple([leaf.requires_grad for leaf in leaves])
+        return torch.get_default_dtype(), function_modes(), grads, requires, dispatch_modes(), hooks_everywhere()
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session

@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -18,15 +18,16 @@ from torch.utils.hooks import RemovableHandle
 
 from ontrain.capture import sparse_tensors
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_HOOKS, MODULE_STATE, of
+from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
-__all__ = ["Watch", "check_hooks", "hooks_made"]
+__all__ = ["Watch", "check_hooks", "hooks_everywhere", "hooks_made"]
 
 _MISSING = object()
 _UNSEEN = object()
+_FUNCTIONS = (types.FunctionType, types.MethodType)
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
 
 
@@ -228,15 +229,23 @@ def _entries(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
     return list(chain.from_iterable(tables)), list(chain.from_iterable(map(dict.values, tables)))
 
 
+def hooks_everywhere() -> tuple[Hashable, ...]:
+    """What a capture depends on of the hooks of all modules."""
+    forward, backward = global_hooks()
+    return tuple([hook if type(hook) in _FUNCTIONS else _Same(hook) for hook in (*forward, *backward)])
+
+
 def check_hooks(module: nn.Module) -> None:
     """Refuse hooks inside a module that a graph cannot call.
 
     Raises:
-        CaptureError: a submodule has a backward hook.
+        CaptureError: a submodule has a backward hook, or all modules have one; or a mode that is not torch's own sees
+            operators.
 
     Warns:
-        UserWarning: a submodule has a forward hook.
+        UserWarning: a submodule has a forward hook, or all modules have one.
     """
+    _check_everywhere()
     for name, submodule in module.named_modules():
         forward, forward_pre, backward, backward_pre = (
             of(f"torch.nn.Module.{hooks}", submodule) for hooks in MODULE_HOOKS
@@ -253,3 +262,29 @@ def check_hooks(module: nn.Module) -> None:
                 "do to tensors is part of the graph, what they record is of the capture",
                 stacklevel=2,
             )
+
+
+def _check_everywhere() -> None:
+    if modes := dispatch_modes():
+        raise CaptureError(
+            f"the mode {modes[-1].__qualname__} is to see each operator of the call",
+            reason="they run within one graph, out of its sight, and what it changed would be lost",
+            way_out="leave the mode before the call, or call the plain module there, which is the attribute .module",
+        )
+    forward, backward = global_hooks()
+    if backward:
+        raise CaptureError(
+            f"{_named(backward[0])} is a backward hook of all modules",
+            reason="the backward of what is inside the module is part of one graph and calls nothing in between",
+            way_out="register the hook on the ORTModule or on parameters, which both call it",
+        )
+    if forward:
+        warnings.warn(
+            f"{_named(forward[0])} is a forward hook of all modules: it runs for those inside while the module is "
+            "captured and never again; what it does to tensors is part of the graph, what it records is of the capture",
+            stacklevel=3,
+        )
+
+
+def _named(hook: Any) -> str:
+    return str(getattr(hook, "__qualname__", type(hook).__qualname__))
