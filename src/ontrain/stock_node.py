@@ -60,8 +60,8 @@ def open_node(
     """
     names = ["" if kind is None else f"i{at}" for at, kind in enumerate(inputs)]
     results = [f"o{at}" for at in range(outputs)]
-    given = {name: kind for name, kind in zip(names, inputs, strict=True) if kind is not None}
-    return open_nodes([Step(op_type, names, results, attributes, domain)], given, results, hint)
+    fed = {name: kind for name, kind in zip(names, inputs, strict=True) if kind is not None}
+    return open_nodes([Step(op_type, names, results, attributes, domain)], fed, results, hint)
 
 
 def open_nodes(

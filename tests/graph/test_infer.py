@@ -8,7 +8,7 @@ import pytest
 
 from ontrain import GraphError
 from ontrain.graph import Builder, new_model
-from ontrain.graph.infer import infer_node
+from ontrain.graph.infer import infer_node, take_shape
 from tests.graph.values import value
 
 
@@ -46,3 +46,13 @@ def test_nodes_that_differ_in_an_attribute_or_a_type_alone_have_their_own_result
             ((got, shape),) = infer_node(ir.Node("", "Concat", [x, x], attributes=[ir.AttrInt64("axis", axis)]))
             shapes.add((got, tuple(shape)))
     assert len(shapes) == 4
+
+
+def test_a_reshape_that_stands_for_one_operator_has_the_sizes_by_name():
+    x = ir.Value(name="x", shape=ir.Shape(["rows", None, 3]), type=ir.TensorType(ir.DataType.FLOAT))
+    op = Builder(new_model([x], "shapes").graph)
+    plain, marked = (op.Reshape(op.Flatten(x), op.Shape(x)) for _ in range(2))
+    assert [dim.value for dim in plain.shape] == [None] * 3
+    take_shape(marked)
+    ((dtype, shape),) = infer_node(marked.producer())
+    assert dtype == ir.DataType.FLOAT and shape == ir.Shape(["rows", None, 3])

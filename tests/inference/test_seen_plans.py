@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from onnx import helper
 
 import ontrain
@@ -72,3 +73,15 @@ def test_results_are_memory_of_their_own(session):
     first = session.run(None, X)[0]
     session.run(None, {"x": X["x"] * 5})
     assert (first == -1).all()
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_run_leaves_autograd_as_it_was_and_its_results_are_not_recorded(session, mode):
+    x = torch.ones(2, 3, requires_grad=True)
+    with mode():
+        before = torch.is_grad_enabled()
+        (y,) = session.run_tensors(None, {"x": x})
+        assert torch.is_grad_enabled() is before and not y.requires_grad
+        with pytest.raises(InputError):
+            session.run(None, {"x": np.ones(3, np.float32)})
+        assert torch.is_grad_enabled() is before

@@ -15,7 +15,7 @@ from ontrain.internals.access import (
     substituted,
     wrapped,
 )
-from ontrain.internals.ambient import function_modes, tensor_of, without_function_modes
+from ontrain.internals.ambient import function_modes, tensor_of, without_function_modes, without_gradients
 from ontrain.internals.classes import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -69,5 +69,6 @@ __all__ = [
     "substituted",
     "tensor_of",
     "without_function_modes",
+    "without_gradients",
     "wrapped",
 ]
