@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from functools import cache
 
-import onnx
 from onnx.defs import OpSchema
 
 __all__ = ["experimental_schema"]
 
-_FLOAT, _FLOATS, _INTS = (OpSchema.AttrType[name] for name in ("FLOAT", "FLOATS", "INTS"))
-_ONE, _ZERO = (onnx.helper.make_attribute("", number) for number in (1.0, 0.0))
-_NO, _YES = (onnx.helper.make_attribute("", number) for number in (0, 1))
-_Attribute = OpSchema.Attribute
+_Kind = OpSchema.AttrType
+
+
+def _attribute(name: str, kind: OpSchema.AttrType, *, required: bool = False) -> OpSchema.Attribute:
+    return OpSchema.Attribute(name, kind, required=required)
 
 
 @cache
@@ -41,21 +41,22 @@ def _schema(name: str, *attributes: OpSchema.Attribute, operands: int = 1, optio
     )
 
 
+_ALPHA, _BETA = (_attribute(name, _Kind.FLOAT) for name in ("alpha", "beta"))
+_STATED = [_attribute(name, _Kind.FLOAT, required=True) for name in ("alpha", "beta")]
+_FACTOR = _attribute("scale", _Kind.FLOAT)
 _SCHEMAS = {
     schema.name: (ends, schema)
     for ends, schema in (
-        (10, _schema("Affine", _Attribute("alpha", _ONE), _Attribute("beta", _ZERO))),
-        (10, _schema("Crop", _Attribute("border", _INTS, required=True), _Attribute("scale", _INTS, required=False))),
+        (10, _schema("Affine", _ALPHA, _BETA)),
+        (10, _schema("Crop", _attribute("border", _Kind.INTS, required=True), _attribute("scale", _Kind.INTS))),
         (10, _schema("DynamicSlice", operands=3, optional=1)),
-        (10, _schema("ImageScaler", _Attribute("scale", _ONE), _Attribute("bias", _FLOATS, required=True))),
-        (9, _schema("MeanVarianceNormalization", _Attribute("across_channels", _NO),
-                    _Attribute("normalize_variance", _YES))),
-        (10, _schema("ParametricSoftplus", _Attribute("alpha", _FLOAT, required=True),
-                     _Attribute("beta", _FLOAT, required=True))),
-        (10, _schema("Scale", _Attribute("scale", _ONE))),
-        (10, _schema("ScaledTanh", _Attribute("alpha", _FLOAT, required=True),
-                     _Attribute("beta", _FLOAT, required=True))),
-        (10, _schema("ThresholdedRelu", _Attribute("alpha", _ONE))),
+        (10, _schema("ImageScaler", _FACTOR, _attribute("bias", _Kind.FLOATS, required=True))),
+        (9, _schema("MeanVarianceNormalization", _attribute("across_channels", _Kind.INT),
+                    _attribute("normalize_variance", _Kind.INT))),
+        (10, _schema("ParametricSoftplus", *_STATED)),
+        (10, _schema("Scale", _FACTOR)),
+        (10, _schema("ScaledTanh", *_STATED)),
+        (10, _schema("ThresholdedRelu", _ALPHA)),
     )
 }  # fmt: skip
 """By name the opset in which the operator went or got its form of today, and what it was before."""

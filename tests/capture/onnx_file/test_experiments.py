@@ -1,4 +1,4 @@
-"""Operators that were experiments below opset 10 compute what stock onnxruntime computes, and are refused where it is."""
+"""Operators that were experiments below opset 10 compute what onnxruntime computes, and are refused where it does."""
 
 from __future__ import annotations
 
