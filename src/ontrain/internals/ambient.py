@@ -5,12 +5,13 @@ A plan's calls name their tensors, and are made without the modes. What else ont
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from ontrain.internals.access import available, private
+from ontrain.internals.access import available
 
 __all__ = ["function_modes", "tensor_of", "without_function_modes", "without_gradients"]
 
@@ -30,16 +31,19 @@ def without_function_modes() -> AbstractContextManager[None]:
 class _Unrecorded:
     """Calls that autograd does not record, in a thread where it records others."""
 
-    __slots__ = ()
+    __slots__ = ("_enable",)
+
+    def __init__(self, enable: Callable[[bool], None]) -> None:
+        self._enable = enable
 
     def __enter__(self) -> None:
-        private("torch._C._set_grad_enabled")(False)
+        self._enable(False)
 
     def __exit__(self, *_: object) -> None:
-        private("torch._C._set_grad_enabled")(True)
+        self._enable(True)
 
 
-_unrecorded, _as_it_is = _Unrecorded(), nullcontext()
+_as_it_is = nullcontext()
 
 
 def without_gradients() -> AbstractContextManager[None]:
@@ -49,7 +53,8 @@ def without_gradients() -> AbstractContextManager[None]:
     """
     if not torch.is_grad_enabled():
         return _as_it_is
-    return torch.no_grad() if available("torch._C._set_grad_enabled") is None else _unrecorded
+    enable = available("torch._C._set_grad_enabled")
+    return torch.no_grad() if enable is None else _Unrecorded(enable)
 
 
 def function_modes() -> tuple[str, tuple[type, ...]]:
