@@ -18,7 +18,7 @@ OPERATORS = ("Relu", "Sigmoid", "Tanh", "Neg", "Exp", "Abs")
 
 
 @pytest.fixture
-def made(monkeypatch):
+def created(monkeypatch):
     """Counts the nodes that are made."""
     make, counts = ir.Node.__init__, [0]
 
@@ -43,12 +43,12 @@ def opened(model: bytes) -> ontrain.InferenceSession:
     return ontrain.InferenceSession(model, providers=["TorchExecutionProvider"])
 
 
-def test_a_file_that_no_pass_changes_is_read_and_typed_and_not_made_again_for_each_pass(made):
+def test_a_file_that_no_pass_changes_is_read_and_typed_and_not_made_again_for_each_pass(created):
     session = opened(chain(MANY))
-    assert made[0] <= 2 * MANY
-    made[0] = 0
+    assert created[0] <= 2 * MANY
+    created[0] = 0
     session.run(None, {"v0": np.ones((2, 4), np.float32)})
-    assert made[0] <= 3 * MANY  # with its sizes, and where nodes of the plan are fused
+    assert created[0] <= 3 * MANY  # with its sizes, and where nodes of the plan are fused
 
 
 def test_what_is_found_in_a_file_without_work_is_forgotten():

@@ -474,17 +474,6 @@ def turns_modes_off(disable: Any) -> None:
         expect(torch.empty(1).device.type == "meta", "the default device is forgotten")
 
 
-def turns_gradients_off(enable: Any) -> None:
-    """It says whether this thread records, and nothing else."""
-    before = torch.is_grad_enabled()
-    try:
-        for asked in (False, True):
-            enable(asked)
-            expect(torch.is_grad_enabled() is asked, "autograd goes on as before")
-    finally:
-        torch.set_grad_enabled(before)
-
-
 def lists_modes(stack: Any) -> None:
     """A default device is among the modes."""
     with torch.device("meta"):

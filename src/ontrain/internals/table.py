@@ -246,8 +246,6 @@ TABLE: tuple[Row, ...] = (
         "ORTModule with lazy outputs"),
     Row("torch._C.DisableTorchFunction", "run plans where a default device is set", c.turns_modes_off,
         _DEFAULT_DEVICE),
-    Row("torch._C._set_grad_enabled", "run plans without recording them", c.turns_gradients_off,
-        "runs as quick as they are: torch.no_grad() takes its place"),
     Row("torch._C._len_torch_function_stack", "know whether a default device is set", c.returns(0), _DEFAULT_DEVICE),
     Row("torch.overrides._get_current_function_mode_stack", "know which modes see a forward", c.lists_modes,
         _DEFAULT_DEVICE),
