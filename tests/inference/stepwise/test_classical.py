@@ -172,9 +172,9 @@ def test_what_is_no_map_is_refused_by_the_inputs_name():
 
 
 @pytest.mark.parametrize("x", [X, WORDS], ids=["numbers", "strings"])
-@pytest.mark.parametrize("place", [-1, 4, None])
+@pytest.mark.parametrize("place", [-1, 4])
 def test_places_of_an_extractor_are_counted_from_the_start_alone(x, place):
-    places = np.array([0, place] if place is not None else [], np.int64)
+    places = np.array([0, place], np.int64)
     inputs = [helper.make_tensor_value_info("x", KINDS[x.dtype.kind], [None, 4]),
               helper.make_tensor_value_info("places", TensorProto.INT64, [None])]  # fmt: skip
     output = helper.make_tensor_value_info("y", KINDS[x.dtype.kind], None)

@@ -79,6 +79,6 @@ def _array_feature_extractor(call: Call) -> list[Value]:
     if not is_text(x):
         raise UnfitError
     rows = np.atleast_2d(x)
-    if not places or not all(0 <= place < rows.shape[-1] for place in places):
+    if not all(0 <= place < rows.shape[-1] for place in places or ()):
         raise ValueError(f"the places {places} are not in [0, {rows.shape[-1]})")
-    return [np.take(rows, places, axis=-1)]
+    return [np.take(rows, places or [], axis=-1)]
