@@ -8,7 +8,7 @@ import pytest
 
 from ontrain import GraphError
 from ontrain.graph import Builder, new_model
-from ontrain.graph.infer import infer_node
+from ontrain.graph.infer import infer_node, take_shape
 from tests.graph.values import value
 
 
@@ -55,3 +55,13 @@ def test_parts_whose_sizes_are_computed_have_a_type(axis, shape):
     assert [(dtype, tuple(d if isinstance(d, int) else d.value for d in dims)) for dtype, dims in parts] == [
         (ir.DataType.FLOAT, shape)
     ] * 2
+
+
+def test_a_reshape_that_stands_for_one_operator_has_the_sizes_by_name():
+    x = ir.Value(name="x", shape=ir.Shape(["rows", None, 3]), type=ir.TensorType(ir.DataType.FLOAT))
+    op = Builder(new_model([x], "shapes").graph)
+    plain, marked = (op.Reshape(op.Flatten(x), op.Shape(x)) for _ in range(2))
+    assert [dim.value for dim in plain.shape] == [None] * 3
+    take_shape(marked)
+    ((dtype, shape),) = infer_node(marked.producer())
+    assert dtype == ir.DataType.FLOAT and shape == ir.Shape(["rows", None, 3])

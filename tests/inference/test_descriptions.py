@@ -202,3 +202,16 @@ def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider):
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert [value.shape for value in ours.get_outputs()] == [["n", 1]]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("version", [7, 11, 13])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_sizes_of_a_softmax_of_any_opset_keep_their_names(provider, op_type, version):
+    text = f"""<ir_version: 8, opset_import: ["" : {version}]>
+    g (float[rows, length, ?, 4] x) => (float y) {{ y = {op_type}(x) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert ours.get_outputs()[0].shape == ["rows", "length", None, 4]

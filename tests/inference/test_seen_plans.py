@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from onnx import helper
 
 import ontrain
@@ -41,7 +42,7 @@ def test_a_run_of_a_plan_that_was_seen_enters_few_functions(session):
     for _ in range(3):
         session.run(None, X)
     # One for each room on the way, with locks and blocks; checks made anew would be 150.
-    assert _calls(lambda: session.run(None, X)) < 60
+    assert _calls(lambda: session.run(None, X)) < 55
 
 
 @pytest.mark.parametrize("x", [np.ones((2, 4), np.float32), np.ones((2, 3)), np.ones((3,), np.float32)], ids=str)
@@ -72,3 +73,15 @@ def test_results_are_memory_of_their_own(session):
     first = session.run(None, X)[0]
     session.run(None, {"x": X["x"] * 5})
     assert (first == -1).all()
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_a_run_leaves_autograd_as_it_was_and_its_results_are_not_recorded(session, mode):
+    x = torch.ones(2, 3, requires_grad=True)
+    with mode():
+        before = torch.is_grad_enabled()
+        (y,) = session.run_tensors(None, {"x": x})
+        assert torch.is_grad_enabled() is before and not y.requires_grad
+        with pytest.raises(InputError):
+            session.run(None, {"x": np.ones(3, np.float32)})
+        assert torch.is_grad_enabled() is before

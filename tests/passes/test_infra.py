@@ -71,3 +71,21 @@ def test_a_pass_without_work_still_drops_what_nobody_reads():
 
     without, changed = IdleSines().apply(graph(unread, x=[3]))
     assert (operators(without), changed) == (["Tanh"], 0)
+
+
+class LookingSines(Sines):
+    """Sines that say nothing, and ask for a builder only where there is an Exp."""
+
+    looks_first = True
+
+    def rewrite(self, op, node, inputs):
+        return [op.Sin(inputs[0])] if node.op_type == "Exp" else None
+
+
+def test_a_pass_that_looks_first_leaves_a_graph_without_work_and_makes_nothing_while_it_looks():
+    tanh, exps = graph(lambda op, x: op.Tanh(op.Tanh(x)), x=[3]), chain()
+    assert LookingSines().apply(tanh) == (tanh, 0)
+    uses = [len(value.uses()) for node in exps.graph for value in node.inputs]
+    rewritten, changed = LookingSines().apply(exps)
+    assert changed == 3 and operators(rewritten) == ["Sin", "Tanh", "Sin", "Tanh", "Sin"]
+    assert [len(value.uses()) for node in exps.graph for value in node.inputs] == uses

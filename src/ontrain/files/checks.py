@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 
 from ontrain.errors import GraphError, nearest
+from ontrain.files.experimental import experimental_schema
 from ontrain.files.read import tensors_of
 from ontrain.files.schemas import imports_of
 from ontrain.files.tensors import check_tensor
@@ -171,9 +172,11 @@ class _Checker:
         # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it. There it
         # may have attributes of any name, which nothing reads.
         is_early = not domain and node.op_type == "LayerNormalization" and imports[domain] < _LAYER_NORMALIZATION
+        version = _LAYER_NORMALIZATION if is_early else imports[domain]
         try:
-            version = _LAYER_NORMALIZATION if is_early else imports[domain]
-            schema = onnx.defs.get_schema(node.op_type, version, domain)
+            schema = (None if domain else experimental_schema(node.op_type, version)) or onnx.defs.get_schema(
+                node.op_type, version, domain
+            )
         except onnx.defs.SchemaError as error:
             if domain in ("", _ML):
                 known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}

@@ -93,9 +93,14 @@ def _extracted(inputs: list[Any]) -> Types:
 
 @composite("ArrayFeatureExtractor", domain=ML, infer=_extracted)
 def array_feature_extractor(op: Builder, x: Value, places: Value) -> Value:
-    """The elements at these places of the last axis."""
+    """The elements at these places of the last axis; as in onnxruntime, none is counted from its end.
+
+    Of no places, as a batch without rows has them, there are no elements, where onnxruntime refuses.
+    """
     wide = op.Unsqueeze(x, [0]) if len(x.shape) == 1 else x
-    return op.Gather(wide, op.Reshape(places, [-1]), axis=-1)
+    beyond = op.const(np.int64(static_dims(wide)[-1]))  # which Gather refuses
+    forward = op.Where(op.Less(places, op.const(np.int64(0))), beyond, places)
+    return op.Gather(wide, op.Reshape(forward, [-1]), axis=-1)
 
 
 def _vectorized(inputs: list[Any], *, inputdimensions: Sequence[int] = ()) -> Types:

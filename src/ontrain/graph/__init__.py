@@ -23,6 +23,7 @@ from ontrain.graph.infer import (
     UntypedError as UntypedError,
     infer_node as infer_node,
     register_inference,
+    take_shape as take_shape,
     type_and_shape as type_and_shape,
 )
 from ontrain.graph.outputs import drop_outputs

@@ -18,7 +18,7 @@ from ontrain.graph.indices import check_indices
 from ontrain.graph.source import describe, source_of
 from ontrain.operators import DOMAIN, OPSET, Rows, View, attribute_of, form_of, record_of, schema_of
 
-__all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "type_and_shape"]
+__all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "take_shape", "type_and_shape"]
 
 TypeAndShape = tuple[ir.DataType, ir.Shape]
 Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
@@ -34,6 +34,21 @@ _NOT_COMPARED = frozenset({
 _ANSWERS = 1 << 15
 _answers: dict[Hashable, Sequence[_Answer | None]] = {}
 """What inference said of nodes that are alike: a model has few kinds, and each pass looks at each node anew."""
+
+
+_TAKES_SHAPE = "ontrain.takes_shape"
+
+
+def take_shape(reshaped: ir.Value) -> ir.Value:
+    """Let the result of a Reshape to another value's Shape have that value's sizes by name, and return it.
+
+    It is for what stands in place of one operator that keeps sizes. Where a file writes these two itself, onnxruntime
+    tells no names either.
+    """
+    node = reshaped.producer()
+    assert node is not None
+    node.metadata_props[_TAKES_SHAPE] = "1"
+    return reshaped
 
 
 class UntypedError(GraphError):
@@ -90,7 +105,17 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
             if len(_answers) >= _ANSWERS:
                 _answers.clear()
             _answers[question] = answer
+    like = _shape_to_take_on(node) if _TAKES_SHAPE in node.metadata_props else None
+    if like is not None and answer[0] is not None:
+        answer = [(answer[0][0], like)]
     return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]
+
+
+def _shape_to_take_on(node: ir.Node) -> tuple[int | str | None, ...] | None:
+    """The sizes of the value whose shape a Reshape takes on, with their names; onnx infers the rank only."""
+    target = node.inputs[1]
+    maker = target.producer() if target is not None else None
+    return None if maker is None or maker.inputs[0] is None else _dims(maker.inputs[0].shape)
 
 
 def _question(node: ir.Node) -> Hashable:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ontrain.errors import GraphError
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.builder import Builder
-from ontrain.graph.source import inherit_source
+from ontrain.graph.source import pass_source_on
 from ontrain.graph.subgraphs import live_nodes, subgraphs
 
 __all__ = ["Control", "Replay", "Rewrite", "as_outputs", "emit"]
@@ -75,12 +75,17 @@ class Replay:
 
     def _step(self, node: ir.Node) -> None:
         ins = [self.lookup(v) for v in node.inputs]
-        with inherit_source(node, self.op.nodes), blamed_on(node, f"{node.op_type} cannot be made again"):
+        start, new = len(self.op.nodes), self.op.nodes
+        try:
             outs = self._rewrite(self.op, node, ins) if self._rewrite is not None else None
             if outs is None and not node.domain and subgraphs(node):
                 outs = self._control(self, node, ins)
             if outs is None:
                 outs = self._copy(node, ins)
+        except Exception:  # no block around each node: it would take as long as the node itself
+            with blamed_on(node, f"{node.op_type} cannot be made again"):
+                raise
+        pass_source_on(node, new[start:])
         for before, after in zip(node.outputs, outs, strict=False):
             if after is not None:
                 self.mapped[before] = after

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
 
 from ontrain.graph.ties import TIES
 
-__all__ = ["annotate", "describe", "inherit_source", "name_of", "shape_text", "source_of"]
+__all__ = ["annotate", "describe", "inherit_source", "name_of", "pass_source_on", "shape_text", "source_of"]
 
 _SOURCE, _MODULE, _NAME = "ontrain.source", "ontrain.module", "ontrain.name"
+_INHERITED = (_SOURCE, _MODULE, _NAME, TIES)
 
 
 def annotate(node: ir.Node, source: str | None, module: str | None, name: str | None = None) -> None:
@@ -43,10 +44,15 @@ def inherit_source(node: ir.Node, nodes: list[ir.Node]) -> Iterator[None]:
     """Give every node that is appended to `nodes` inside the block the source of `node`, and its order of ties."""
     start = len(nodes)
     yield
-    for new in nodes[start:]:
-        for key in (_SOURCE, _MODULE, _NAME, TIES):
-            if key in node.metadata_props:
-                new.metadata_props.setdefault(key, node.metadata_props[key])
+    pass_source_on(node, nodes[start:])
+
+
+def pass_source_on(node: ir.Node, nodes: Sequence[ir.Node]) -> None:
+    """Give nodes that were made of `node` its source and its order of ties, where they have none."""
+    known = {key: text for key, text in node.metadata_props.items() if key in _INHERITED}
+    for new in nodes:
+        for key, text in known.items():
+            new.metadata_props.setdefault(key, text)
 
 
 def shape_text(value: ir.Value | None) -> str:

@@ -35,10 +35,10 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
     Raises:
         InputError: it is no array, or of a dtype that torch does not have.
     """
-    if isinstance(value, torch.Tensor):
-        return value.detach()
     if type(value) is np.ndarray:
         return _of_array(name, value)
+    if isinstance(value, torch.Tensor):
+        return value.detach()
     if value is None:  # numpy would make a number of it
         raise _nothing(name, kind, RuntimeError)
     try:

@@ -210,6 +210,8 @@ class GraphSession:
             if whole and self._inner_names:
                 outputs = {name: outputs[inner] for name, inner in self._inner_names.items()}
         names = [o.name for o in self._outputs] if output_names is None else output_names
+        if not self._narrow:
+            return [outputs[name] for name in names]
         return [self._result(name, outputs[name]) for name in names]
 
     def _result(self, name: str, result: Any) -> Any:

@@ -21,7 +21,17 @@ from ontrain.graph import OPSET, subgraphs
 from ontrain.inference.options import DISABLED, EXTERNAL_LEAST, EXTERNAL_NAME, config_entry
 from ontrain.inference.ort_format import as_ort, wants_ort_format
 from ontrain.inference.upstream_errors import also, upstream
-from ontrain.passes import FoldWeights, Pass, PassReport, SettleNumbers, Weights, pipeline, run_passes, with_weights
+from ontrain.passes import (
+    FoldWeights,
+    Pass,
+    PassReport,
+    SettleNumbers,
+    Weights,
+    forget_weights,
+    pipeline,
+    run_passes,
+    with_weights,
+)
 from ontrain.session import OLDEST, save_model, served_model
 
 __all__ = ["Optimisation", "counted"]
@@ -130,11 +140,16 @@ class Optimisation:
         weights = with_weights(model, tensors)
         passes = [graph_pass for graph_pass in (*_OWN, *pipeline("inference")) if self.runs(graph_pass)]
         rewritten, reports = run_passes(model, passes, stage="inference")
+        tidying = {graph_pass.name for graph_pass in passes if graph_pass.tidies}
+        is_changed = any(report.changed for report in reports if report.name not in tidying)
+        if not is_changed and not self.path:
+            forget_weights(model)
+            return filed, model, reports
         optimised = weights.settle(rewritten)
         initial = _values(weights, tensors, filed.initial)
         self.write(filed, optimised, initial)
-        tidying = {graph_pass.name for graph_pass in passes if graph_pass.tidies}
-        if not any(report.changed for report in reports if report.name not in tidying):
+        if not is_changed:
+            forget_weights(model)
             return filed, model, reports
         names = filed.input_names
         return FiledModel(optimised, initial, names, filed.opset, filed.name), optimised, reports

@@ -30,6 +30,7 @@ from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.inference.written import check_places
+from ontrain.session import collector
 from ontrain.stock import stock
 
 __all__ = ["OwnSession"]
@@ -75,7 +76,7 @@ class OwnSession:
                 model, provider, settings, evaluates=evaluates, following=following, optimisation=optimisation
             )
 
-        with self._trace.event("session_initialization"), loading():
+        with self._trace.event("session_initialization"), loading(), collector.paused():
             self._runs = Runs(proto, self.proto, opened, optimisation, self._trace, provider)
         check_wanted(options)
         self._session = self._runs.session

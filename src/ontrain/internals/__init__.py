@@ -23,6 +23,7 @@ from ontrain.internals.ambient import (
     tensor_of,
     without_dispatch_modes,
     without_function_modes,
+    without_gradients,
 )
 from ontrain.internals.classes import (
     DataDependentOutputException,
@@ -83,5 +84,6 @@ __all__ = [
     "GLOBAL_HOOKS",
     "tensor_of",
     "without_function_modes",
+    "without_gradients",
     "wrapped",
 ]

@@ -10,6 +10,7 @@ from ontrain.passes.inference import (
     FoldWeights as FoldWeights,
     SettleNumbers as SettleNumbers,
     Weights as Weights,
+    forget_weights as forget_weights,
     with_weights as with_weights,
 )
 from ontrain.passes.infra import Pass, PassReport, RewritePass

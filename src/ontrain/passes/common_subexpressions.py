@@ -29,6 +29,18 @@ class ShareCommonSubexpressions(RewritePass):
         """Forget the graph before."""
         self._seen: dict[Hashable, list[ir.Value | None]] = {}
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether two nodes are alike that read the same values, or constants that are."""
+        seen: set[Hashable] = set()
+        for node in graph:
+            if not _is_shared(node):
+                continue
+            key = _key(node, tuple(map(_identity, node.inputs)))
+            if key in seen:
+                return True
+            seen.add(key)
+        return False
+
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
         """Rebuild the model; what changed are the nodes that are gone."""
         before = len(live_nodes(model.graph))
@@ -37,22 +49,34 @@ class ShareCommonSubexpressions(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return the outputs of the equal node, if there was one."""
-        record = record_of(node)
-        if record.distinct or record.chance is not Chance.NEVER:
+        if not _is_shared(node):
             return None
-        key = (
-            node.domain,
-            node.op_type,
-            len(node.outputs),
-            tuple(id(v) for v in inputs),
-            tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items())),
-        )
+        key = _key(node, tuple(map(id, inputs)))
         if key in self._seen:
             return self._seen[key]
         copy = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), num_outputs=len(node.outputs))
         outputs = op.add(copy, [v.name for v in node.outputs])
         self._seen[key] = list(outputs) if isinstance(outputs, tuple) else [outputs]
         return self._seen[key]
+
+
+def _is_shared(node: ir.Node) -> bool:
+    record = record_of(node)
+    return not record.distinct and record.chance is Chance.NEVER
+
+
+def _key(node: ir.Node, inputs: Hashable) -> Hashable:
+    """What two nodes have in common that compute the same."""
+    attributes = tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items()))
+    return node.domain, node.op_type, len(node.outputs), inputs, attributes
+
+
+def _identity(value: ir.Value | None) -> Hashable:
+    """The value itself, and of a constant its contents: a rebuilt graph has equal ones once."""
+    if value is None or value.const_value is None:
+        return id(value)
+    array = np.asarray(value.const_value.numpy())
+    return array.dtype, array.shape, array.tobytes()
 
 
 def _plain(attr: ir.Attr) -> Hashable:

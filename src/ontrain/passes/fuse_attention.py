@@ -65,6 +65,10 @@ class FuseAttention(RewritePass):
         }  # fmt: skip
         self._shared: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a formula, or the standard's operator."""
+        return bool(self._matches) or any(node.op_type == "Attention" and not node.domain for node in graph)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Replace the end of a formula; the rest of it goes, as nobody reads it."""
         for old, new in zip(node.inputs, inputs, strict=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -85,15 +86,42 @@ def left_alone(reason: str) -> None:
         fuel.refusals[reason] += 1
 
 
+class _AskedError(Exception):
+    """Raised where a pass makes a node of a graph that it is only to look at."""
+
+
+class _Onlooker:
+    """In place of a builder: what is asked of it says that a pass would make something."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise _AskedError
+
+
+_onlooker: Any = _Onlooker()
+
+
 class RewritePass(Pass):
-    """A pass that looks at one node at a time while the graph is rebuilt."""
+    """A pass that looks at one node at a time while the graph is rebuilt.
+
+    Attributes:
+        looks_first: whether `rewrite` takes anything of the builder only to replace the node, and notes nothing, so
+            that a look at the nodes of a graph tells whether there is work.
+    """
+
+    looks_first = False
 
     def begin(self, graph: ir.Graph) -> None:
         """Look at the whole graph before the first node."""
 
     def has_work(self, graph: ir.Graph) -> bool:
         """Whether a node of the graph may be rewritten, asked after `begin`. A pass that cannot tell says yes."""
-        return True
+        return not self.looks_first or any(map(self._would_rewrite, graph))
+
+    def _would_rewrite(self, node: ir.Node) -> bool:
+        try:
+            return self.rewrite(_onlooker, node, list(node.inputs)) is not None
+        except _AskedError:
+            return True
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Return new outputs for `node`, or None to keep it."""

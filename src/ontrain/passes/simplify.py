@@ -25,6 +25,8 @@ class Simplify(RewritePass):
     Equal to the last bit: none of these changes a number.
     """
 
+    looks_first = True
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Apply the first identity that fits."""
         if node.domain or len(node.outputs) != 1:

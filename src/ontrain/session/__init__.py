@@ -1,5 +1,6 @@
 """Sessions: what holds state and plans between calls."""
 
+from ontrain.session.collector import collector as collector
 from ontrain.session.description import PlanOptions, TrainingTask
 from ontrain.session.export import (
     EXTERNAL_DATA_THRESHOLD as EXTERNAL_DATA_THRESHOLD,

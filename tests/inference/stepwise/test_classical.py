@@ -169,3 +169,21 @@ def test_what_is_no_map_is_refused_by_the_inputs_name():
     session = ontrain.InferenceSession(model, providers=["TorchExecutionProvider"])
     with pytest.raises(upstream.InvalidArgument, match="'x' is no dictionary"):
         session.run(None, {"x": [1.0, 2.0]})
+
+
+@pytest.mark.parametrize("x", [X, WORDS], ids=["numbers", "strings"])
+@pytest.mark.parametrize("place", [-1, 4])
+def test_places_of_an_extractor_are_counted_from_the_start_alone(x, place):
+    places = np.array([0, place], np.int64)
+    inputs = [helper.make_tensor_value_info("x", KINDS[x.dtype.kind], [None, 4]),
+              helper.make_tensor_value_info("places", TensorProto.INT64, [None])]  # fmt: skip
+    output = helper.make_tensor_value_info("y", KINDS[x.dtype.kind], None)
+    node = helper.make_node("ArrayFeatureExtractor", ["x", "places"], ["y"], domain=ML)
+    sets = [helper.make_opsetid(ML, 2), helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "g", inputs, [output])
+    model = helper.make_model(graph, opset_imports=sets, ir_version=8).SerializeToString()
+    feeds = {"x": np.resize(x, (2, 4)), "places": places}
+    session = ontrain.InferenceSession(model, providers=["TorchExecutionProvider"])
+    for runs, error in ((session, ontrain.OntrainError), (onnxruntime.InferenceSession(model), Exception)):
+        with pytest.raises(error):
+            runs.run(None, feeds)

@@ -13,79 +13,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.onnx_file.experiments import EXPERIMENTS
+from ontrain.capture.onnx_file.site import Site
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
 from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
 from ontrain.operators import form_of, holds_programs, record_of
 
 __all__ = ["upgrade"]
-
-
-class Site:
-    """A node under conversion: its attributes as plain values, and nodes put before or in place of it."""
-
-    def __init__(self, node: ir.Node, graph: ir.Graph, *, trains: bool) -> None:
-        self.node, self.graph, self.trains = node, graph, trains
-
-    def has(self, index: int) -> bool:
-        """Whether the input at `index` is given."""
-        return index < len(self.node.inputs) and self.node.inputs[index] is not None
-
-    def take(self, name: str, default: Any = None) -> Any:
-        """Remove an attribute and return its value."""
-        attr = self.node.attributes.pop(name, None)
-        return default if attr is None else attr.value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute's value."""
-        attr = self.node.attributes.get(name)
-        return default if attr is None else attr.value
-
-    def set(self, name: str, value: Any) -> None:
-        """Give the node an attribute."""
-        self.node.attributes.add(ir.convenience.convert_attribute(name, value))
-
-    def const(self, value: Any, dtype: Any = np.int64) -> ir.Value:
-        """Return a constant made before the node."""
-        return self.emit("Constant", value=ir.tensor(np.asarray(value, dtype)))
-
-    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Return the output of a new node, which goes before this one."""
-        node = ir.node(op_type, inputs, attributes)
-        node.version = OPSET
-        node.metadata_props.update(self.node.metadata_props)
-        self.graph.insert_before(self.node, node)
-        return node.outputs[0]
-
-    def inputs(self, *values: ir.Value | None) -> None:
-        """Give the node other inputs."""
-        operands = list(values)
-        while operands and operands[-1] is None:
-            operands.pop()
-        self.node.resize_inputs(len(operands))
-        for i, value in enumerate(operands):
-            self.node.replace_input_with(i, value)
-
-    def input(self, index: int) -> ir.Value | None:
-        """Return an input, None if it is left out."""
-        return self.node.inputs[index] if index < len(self.node.inputs) else None
-
-    def replace(self, value: ir.Value) -> None:
-        """Let `value` take the place of the node's first output; the node goes."""
-        old = self.node.outputs[0]
-        value.name = old.name
-        ir.convenience.replace_all_uses_with([old], [value], replace_graph_outputs=True)
-        self.graph.remove(self.node, safe=False)
-
-    def refuse(self, problem: str, way_out: str | None = None) -> GraphError:
-        """Return the error for something that has no form today."""
-        return GraphError(
-            problem,
-            node=describe(self.node),
-            source=source_of(self.node),
-            reason=f"its operator set is version {self.node.version}, ontrain's is {OPSET}",
-            way_out=way_out,
-        )
 
 
 Adapter = Callable[[Site], None]
@@ -103,6 +38,10 @@ def _below(version: int, *op_types: str) -> Callable[[Adapter], Adapter]:
         return adapter
 
     return register
+
+
+for _op_type, (_version, _adapter) in EXPERIMENTS.items():
+    _below(_version, _op_type)(_adapter)
 
 
 def upgrade(model: ir.Model, *, foreign: bool = False, trains: bool = True) -> None:
@@ -265,7 +204,7 @@ def _softmax(site: Site) -> None:
     assert x is not None
     flat = site.emit("Flatten", x, axis=axis)
     product = site.emit(site.node.op_type, flat, axis=1)
-    site.replace(site.emit("Reshape", product, site.emit("Shape", x)))
+    site.replace(site.reshaped(product, x))
 
 
 @_below(13, "Squeeze", "Unsqueeze", "ReduceSum")

@@ -11,7 +11,7 @@ from ontrain.passes.inference.linear import FuseMatMulAdd, TransposeWeights
 from ontrain.passes.inference.linear_activation import FuseLinearActivations
 from ontrain.passes.inference.numbers import SettleNumbers
 from ontrain.passes.inference.rms_norm import FuseRMSNormalization
-from ontrain.passes.inference.weights import Weights, weights_of, with_weights
+from ontrain.passes.inference.weights import Weights, forget_weights, weights_of, with_weights
 
 __all__ = [
     "FoldBatchNormalization",
@@ -29,5 +29,6 @@ __all__ = [
     "TransposeWeights",
     "Weights",
     "weights_of",
+    "forget_weights",
     "with_weights",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -34,15 +35,24 @@ class FoldWeights(RewritePass):
         """Find the weights."""
         self._weights = weights_of(graph)
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether a node depends on weights alone."""
+        return any(self._depends_on_weights(node, node.inputs) for node in graph)
+
+    def _depends_on_weights(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> bool:
+        present = [value for value in inputs if value is not None]
+        if node.domain or not present or not all(map(self._weights.holds, present)) or subgraphs(node):
+            return False
+        record = record_of(node)
+        if record.evaluator is not Evaluator.WHOLE or record.chance is not Chance.NEVER:
+            return False
+        return not any(v.is_graph_output() or v.shape is None or not v.shape.is_static() for v in node.outputs)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Make weights of a node's results."""
-        record, weights, present = record_of(node), self._weights, [value for value in inputs if value is not None]
-        if node.domain or record.evaluator is not Evaluator.WHOLE or record.chance is not Chance.NEVER:
+        if not self._depends_on_weights(node, inputs):
             return None
-        if subgraphs(node) or not present or not all(map(weights.holds, present)):
-            return None
-        if any(v.is_graph_output() or v.shape is None or not v.shape.is_static() for v in node.outputs):
-            return None
+        weights = self._weights
         arrays = [None if value is None else weights.array(value) for value in inputs]
         before = sum(array.nbytes for array in arrays if array is not None)
         after = sum(math.prod(static_dims(v)) * math.ceil(v.dtype.itemsize) for v in node.outputs if v.dtype)

@@ -29,7 +29,7 @@ class RemoveIdentities(RewritePass):
     Equal because sizes of one name are equal, and none of these changes a number.
     """
 
-    tidies = True
+    tidies = looks_first = True
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Apply the first identity that fits."""

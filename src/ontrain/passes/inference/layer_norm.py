@@ -45,6 +45,10 @@ class FuseLayerNormalization(RewritePass):
         self._values: dict[ir.Value, ir.Value] = {}
         self._wanted = {v for norm in self._norms.values() for v in (norm.x, norm.scale, norm.shift)}
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is a formula."""
+        return bool(self._norms)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Replace the end of a formula; the rest of it goes, as nobody reads it."""
         for old, new in zip(node.inputs, inputs, strict=True):

@@ -69,6 +69,10 @@ class TransposeWeights(RewritePass):
             if weights.is_weight(value) and None not in ways and len(ways) == 1 and not value.is_graph_output():
                 self._alone.update(readers)
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is such a weight."""
+        return bool(self._alone)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Make the transposed weight, once."""
         if node not in self._alone or inputs[0] is None:

@@ -21,7 +21,7 @@ class SettleNumbers(RewritePass):
     in a file the number would lose its name.
     """
 
-    level = 2
+    level, looks_first = 2, True
 
     def begin(self, graph: ir.Graph) -> None:
         """Find the weights."""

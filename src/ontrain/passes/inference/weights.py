@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.graph import Builder, Role, by_role, rebuild, set_role
 
-__all__ = ["Weights", "weights_of", "with_weights"]
+__all__ = ["Weights", "forget_weights", "weights_of", "with_weights"]
 
 Array = np.ndarray[Any, Any]
 _WEIGHTS = "ontrain.weights"
@@ -86,6 +86,11 @@ def with_weights(model: ir.Model, values: Mapping[str, Any]) -> Weights:
     """Let passes over a graph, and over those made of it, know what its parameters and buffers hold."""
     weights = model.graph.meta[_WEIGHTS] = Weights(values)
     return weights
+
+
+def forget_weights(model: ir.Model) -> None:
+    """Let a graph that was not changed no longer hold the values of its weights."""
+    model.graph.meta.pop(_WEIGHTS, None)
 
 
 def weights_of(graph: ir.Graph) -> Weights:

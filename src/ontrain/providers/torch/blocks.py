@@ -19,7 +19,7 @@ class Block:
     """Working memory of one run, or of a forward and its backward, and the calls that plans have bound to it."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
-        self.memory, self.pool = empty(nbytes, device), Pool()
+        self.memory, self.nbytes, self.pool = empty(nbytes, device), nbytes, Pool()
         self.bound: WeakKeyDictionary[object, object] = WeakKeyDictionary()
 
 
@@ -38,21 +38,25 @@ class Blocks:
 
     def take(self, nbytes: int) -> Block:
         """Return a block of at least `nbytes` that nobody else uses."""
-        with self._lock:
-            self._largest = max(self._largest, nbytes)
-            while self._free:
-                block = self._free.pop()
-                if block.memory.numel() >= nbytes:
+        try:
+            while True:
+                block = self._free.pop()  # a list gives each of its items to one thread
+                if block.nbytes >= nbytes:
                     return block
                 # Too small for what is to come: it goes before a larger one is made.
                 del block
+        except IndexError:
+            return self._new(nbytes)
+
+    def _new(self, nbytes: int) -> Block:
+        with self._lock:
+            self._largest = max(self._largest, nbytes)
             with torch.inference_mode(False):
                 return Block(self._largest, self.device)
 
     def give(self, block: Block) -> None:
         """Take a block back."""
-        with self._lock:
-            self._free.append(block)
+        self._free.append(block)
 
     @contextmanager
     def taken(self, nbytes: int) -> Iterator[Block]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ontrain.internals import tensor_of
+from ontrain.internals import tensor_of, without_gradients
 from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.blocks import Block, Blocks
@@ -97,7 +97,7 @@ class TorchExecutable:
         """Run once; see `ontrain.providers.Executable.run`. On CUDA a guard waits for the device."""
         block = self._blocks.take(self._nbytes)
         try:
-            with torch.no_grad():
+            with without_gradients():
                 bound = self._bound(block)
                 bound.enter(feeds, rng)
                 step, update = bound.parts
@@ -124,7 +124,7 @@ class TorchExecutable:
             calls[name] += 1
             start = time.perf_counter()
 
-        with torch.no_grad(), self._blocks.taken(self._nbytes) as block:
+        with without_gradients(), self._blocks.taken(self._nbytes) as block:
             bound = self._bound(block)
             bound.enter(feeds, rng)
             (code,) = codes([self._program], timed=True)
@@ -137,7 +137,7 @@ class TorchExecutable:
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
     ) -> tuple[dict[str, torch.Tensor], list[NodeTime]]:
         """Run once with a clock around every call; return the outputs and the calls."""
-        with torch.no_grad(), self._blocks.taken(self._nbytes) as block:
+        with without_gradients(), self._blocks.taken(self._nbytes) as block:
             bound = self._bound(block)
             if bound.timed is None:
                 bound.timed = self._timed(bound, block)

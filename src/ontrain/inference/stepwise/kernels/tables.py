@@ -78,4 +78,7 @@ def _array_feature_extractor(call: Call) -> list[Value]:
     x, places = call.inputs[0], call.numbers(1)
     if not is_text(x):
         raise UnfitError
-    return [np.take(np.atleast_2d(x), places or [], axis=-1)]
+    rows = np.atleast_2d(x)
+    if not all(0 <= place < rows.shape[-1] for place in places or ()):
+        raise ValueError(f"the places {places} are not in [0, {rows.shape[-1]})")
+    return [np.take(rows, places or [], axis=-1)]
