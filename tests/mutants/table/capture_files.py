@@ -94,8 +94,8 @@ MUTANTS = [
     ),
     mutant(
         "capture/onnx_file/upgrade.py",
-        'coordinate_transformation_mode="asymmetric", nearest_mode="floor",',
-        'nearest_mode="floor",',
+        'coordinate_transformation_mode="asymmetric", nearest_mode=nearest',
+        "nearest_mode=nearest",
         UPGRADE,
     ),
     mutant("capture/onnx_file/upgrade.py", 'site.set("num_outputs", len(site.node.outputs))', "pass", UPGRADE),

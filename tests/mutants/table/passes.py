@@ -11,14 +11,14 @@ MASKS, EQUAL = "passes/rows/test_masks.py", "passes/rows/test_equality.py"
 MUTANTS = [
     mutant(
         "passes/common_subexpressions.py",
-        "if record.distinct or record.chance is not Chance.NEVER:",
-        "if record.distinct:",
+        "return not record.distinct and record.chance is Chance.NEVER",
+        "return not record.distinct",
         SHARED,
     ),
     mutant(
         "passes/common_subexpressions.py",
-        "tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items())),",
-        "",
+        "attributes = tuple(sorted((name, _plain(attr)) for name, attr in node.attributes.items()))",
+        "attributes = ()",
         SHARED,
     ),
     mutant("passes/fusion.py", "if len(inner.outputs[0].uses()) > 1 or", "if", LINEAR),

@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     mutant(
         "providers/torch/blocks.py",
-        "if block.memory.numel() >= nbytes:",
+        "if block.nbytes >= nbytes:",
         "if True:",
         "providers/torch/test_blocks.py",
     ),
