@@ -2,7 +2,7 @@
 
 from ontrain.graph.blame import blamed_on
 from ontrain.graph.bounds import check_sizes, nbytes
-from ontrain.graph.builder import Builder
+from ontrain.graph.builder import Builder, content_of
 from ontrain.graph.control import (
     choose,
     draws_random,
@@ -83,6 +83,7 @@ __all__ = [
     "choose",
     "check_sizes",
     "clone_value",
+    "content_of",
     "describe",
     "dims",
     "draws_random",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, cast, overload
 
@@ -28,7 +28,7 @@ from ontrain.operators import (
     static_dims,
 )
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "content_of"]
 
 Results = Value | tuple[Value, ...]
 """The output of a node, or a tuple of several."""
@@ -48,7 +48,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self._fold = fold
         self._keeps_fills: bool = parent._keeps_fills if parent is not None else graph.meta.get(KEEPS_FILLS, False)
-        self._constants: dict[tuple[Any, ...], Value] = {}
+        self._constants: dict[Hashable, Value] = {}
         self._count = 0
         self.discarded = 0
         self._numbers: dict[str, int] = parent._numbers if parent is not None else {}
@@ -155,8 +155,7 @@ class Builder:
         array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
         if dtype is None and not isinstance(value, np.ndarray | np.generic):
             array = array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
-        content = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
-        key = (array.dtype, array.shape, content)  # the name of a dtype of `ml_dtypes` is its size alone
+        key = content_of(array)
         if key not in self._constants:
             # Not ir.tensor: it asks protocol after protocol what it was given.
             tensor = ir.Tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
@@ -234,6 +233,12 @@ class Builder:
         if isinstance(operands[index], float):
             return None
         return ir.DataType.BOOL if isinstance(operands[index], bool) else ir.DataType.INT64
+
+
+def content_of(array: np.ndarray[Any, Any]) -> Hashable:
+    """Return what arrays of the same dtype, shape and numbers have in common, and no others."""
+    held = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
+    return array.dtype, array.shape, held  # the name of a dtype of `ml_dtypes` is its size alone
 
 
 def _names(graph: ir.Graph) -> set[str]:

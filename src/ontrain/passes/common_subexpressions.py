@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import Builder, live_nodes
+from ontrain.graph import Builder, content_of, live_nodes
 from ontrain.operators import Chance, record_of
 from ontrain.passes.infra import RewritePass
 
@@ -75,12 +75,10 @@ def _identity(value: ir.Value | None) -> Hashable:
     """The value itself, and of a constant its contents: a rebuilt graph has equal ones once."""
     if value is None or value.const_value is None:
         return id(value)
-    array = np.asarray(value.const_value.numpy())
-    return array.dtype, array.shape, array.tobytes()
+    return content_of(np.asarray(value.const_value.numpy()))
 
 
 def _plain(attr: ir.Attr) -> Hashable:
     if attr.type is ir.AttributeType.TENSOR:
-        array = np.asarray(attr.value.numpy())
-        return (array.dtype.str, array.shape, array.tobytes())
+        return content_of(np.asarray(attr.value.numpy()))
     return tuple(attr.value) if isinstance(attr.value, list) else attr.value

@@ -9,7 +9,7 @@ GENERAL, INTERPOLATION = "graph/test_generalise.py", "sizes/test_interpolation.p
 
 MUTANTS = [
     # Two constants of the same bytes and another dtype would be one.
-    mutant("graph/builder.py", "key = (array.dtype, array.shape, content)", "key = (array.shape, content)", BUILDER),
+    mutant("graph/builder.py", "return array.dtype, array.shape, held", "return array.shape, held", BUILDER),
     mutant(
         "graph/builder.py",
         "hashlib.blake2b(array.tobytes()).digest()",

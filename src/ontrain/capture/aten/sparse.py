@@ -247,10 +247,10 @@ def scaled(op: AtenBuilder, x: Matrix, factor: Any) -> Matrix:
 
 @_on_sparse("add", "sub")
 def added(op: AtenBuilder, x: Any, y: Any, *, alpha: Any = 1) -> Sparse | Value:
-    if isinstance(x, ir.Value) and list(op.input_shape(0)) == list(
-        op.shape
-    ):  # torch adds nothing dense to a sparse one
-        return x + _times(op, _dense(op, y, op.shape), -alpha if _called(op) == "sub" else alpha)
+    factor = -alpha if _called(op) == "sub" else alpha
+    # The other way round, a dense tensor added to a sparse one, is nothing that torch has.
+    if isinstance(x, ir.Value) and list(op.input_shape(0)) == list(op.shape):
+        return x + _times(op, _dense(op, y, op.shape), factor)
     if isinstance(x, Product) or isinstance(y, Product):
         raise op.refuse(
             "a sum with a product of two sparse matrices", "the places of the product follow from those of both",
@@ -261,7 +261,7 @@ def added(op: AtenBuilder, x: Any, y: Any, *, alpha: Any = 1) -> Sparse | Value:
             "the sum of a sparse matrix and a dense tensor of another shape", "it is dense",
             "add the tensor to the product, or to the matrix's to_dense()",
         )  # fmt: skip
-    values = _times(op, y.values, -alpha if _called(op) == "sub" else alpha)
+    values = _times(op, y.values, factor)
     rows, columns = op.Concat(x.rows, y.rows, axis=0), op.Concat(x.columns, y.columns, axis=0)
     return Sparse(rows, columns, op.Concat(x.values, values, axis=0))
 

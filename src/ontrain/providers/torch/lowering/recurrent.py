@@ -111,9 +111,8 @@ def _in_standard_order(e: Emitter, gates: Buf) -> Buf:
 
 
 def _all_standard(gates: torch.Tensor) -> torch.Tensor:
-    count = 8 if gates.ndim == 2 else 4
-    parts = gates.chunk(count, 1)
-    return torch.cat([parts[start + place] for start in range(0, count, 4) for place in (0, 3, 1, 2)], 1)
+    fours = 2 if gates.ndim == 2 else 1  # a bias has those of the input and those of the state
+    return torch.stack([torch.cat([*map(_standard, direction.chunk(fours))]) for direction in gates])
 
 
 def _operand(e: Emitter, node: ir.Node, index: int) -> Buf | None:
