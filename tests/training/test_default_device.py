@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 import ontrain as ort
+from ontrain.errors import CaptureError
 from ontrain.training import ORTTrainer, ORTTrainerOptions, optim
 from ontrain.training.optim import FP16_Optimizer, FusedAdam, FusedLamb
 from ontrain.training.ortmodule import ORTModule
@@ -289,6 +290,8 @@ def test_tensors_of_two_devices_are_refused_as_in_eager():
             network(x)
         with pytest.raises((ValueError, RuntimeError), match="device"):
             module(x)
+        with pytest.raises(CaptureError, match=r"two devices(.|\n)*meta(.|\n)*way out: name the device"):
+            ORTModule(network)(x)
     torch.testing.assert_close(module(x), network(x))
 
 

@@ -351,6 +351,12 @@ def _explained(error: BaseException) -> CaptureError:
             reason="reading `.data`, or making a tensor of a tensor's values, hides where the result comes from",
             way_out="use .detach() in place of .data",
         )
+    if "at least two devices" in text:
+        return CaptureError(
+            f"forward computes with tensors of two devices ({_first_line(error)})", source=source,
+            reason="as in eager PyTorch a tensor that forward makes without device= is on the default device",
+            way_out="name the device where forward makes a tensor (device=x.device), and move the whole module there",
+        )  # fmt: skip
     if "torch._C.Generator" in text:  # of torch 2.11, which traces no call with one
         return draws_from_a_generator(source)
     if _NESTED.search(f"{text}\n{source}"):
