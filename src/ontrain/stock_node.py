@@ -23,7 +23,7 @@ import onnx_ir as ir
 from ontrain.errors import ProviderError
 from ontrain.stock import stock
 
-__all__ = ["Step", "open_node", "open_nodes", "refused", "run_options", "run_stock"]
+__all__ = ["Step", "open_model", "open_node", "open_nodes", "refused", "run_options", "run_stock"]
 
 Array = np.ndarray[Any, Any]
 _OPSET = 20
@@ -96,12 +96,29 @@ def open_nodes(
     model.opset_import.add(domain="", version=_OPSET)
     for domain in {step.domain for step in steps if step.domain}:
         model.opset_import.add(domain=domain, version=1)
+    return open_model(model.SerializeToString(), steps[0].op_type, hint)
+
+
+def open_model(model: bytes, operators: str, hint: str = "", settings: Mapping[str, str] | None = None) -> Any:
+    """Return a session for a model, which runs on the calling thread.
+
+    Args:
+        model: the serialised message.
+        operators: what it consists of, in words.
+        hint: see `refused`.
+        settings: entries of the session's configuration.
+
+    Raises:
+        ProviderError: onnxruntime refuses the model.
+    """
     options = stock().SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
+    for name, setting in (settings or {}).items():
+        options.add_session_config_entry(name, setting)
     try:
-        return stock().InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return stock().InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise refused(steps[0].op_type, error, hint) from error
+        raise refused(operators, error, hint) from error
 
 
 @lru_cache(1)

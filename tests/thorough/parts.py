@@ -99,6 +99,7 @@ PARTS: list[Part] = [
     _fuzz(2, 3),
     _fuzz(3, 5),
     Part("onnx's suite, by a list of providers", 2, _CONFORMANCE),
+    Part("onnx's suite, in rows", 4, (*_CONFORMANCE[:5], "--rows")),
     Part("Python 3.12", 5, _other("3.12"), python="3.12"),
     Part("Python 3.13", 6, _other("3.13"), python="3.13"),
 ]

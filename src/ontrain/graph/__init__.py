@@ -28,7 +28,7 @@ from ontrain.graph.infer import (
 )
 from ontrain.graph.outputs import drop_outputs
 from ontrain.graph.plain_control import scan_axes as scan_axes
-from ontrain.graph.rebuild import clone_value, extract, new_model, rebuild, specialise
+from ontrain.graph.rebuild import clone_value, extract, model_of as model_of, new_model, rebuild, specialise
 from ontrain.graph.replay import Rewrite, as_outputs as as_outputs, emit
 from ontrain.graph.roles import (
     Role,

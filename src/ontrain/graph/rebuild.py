@@ -17,7 +17,7 @@ from ontrain.graph.replay import Control, Replay, Rewrite
 from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
 from ontrain.operators import DOMAIN, OPSET
 
-__all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "new_model", "rebuild", "specialise"]
+__all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "model_of", "new_model", "rebuild", "specialise"]
 
 
 Array = np.ndarray[Any, Any]
@@ -82,17 +82,37 @@ def extract(model: ir.Model, inputs: Sequence[ir.Value], outputs: Sequence[ir.Va
         inputs: values that the part is given, graph inputs or others; they keep name, type and role.
         outputs: values that it gives, in this order; they depend on `inputs` and constants only.
     """
-    clones = [clone_value(v) for v in inputs]
-    new = new_model(clones, model.graph.name or "graph")
-    op = Builder(new.graph)
-    replay = Replay(op, dict(zip(inputs, clones, strict=True)), control=copy_control)
     starts, needed = set(inputs), set(outputs)
     nodes = []
     for node in reversed(model.graph):
         if any(v in needed and v not in starts for v in node.outputs):
             nodes.append(node)
             needed.update(reads(node))
-    replay.run(nodes[::-1])
+    return model_of(nodes[::-1], inputs, outputs, model.graph.name or "graph")
+
+
+def model_of(
+    nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], name: str, *,
+    rewrite: Rewrite | None = None, values: Mapping[ir.Value, Array] | None = None, typed: bool = False,
+) -> ir.Model:  # fmt: skip
+    """Return nodes of a graph, which are left untouched, as a model of their own.
+
+    Args:
+        nodes: in order.
+        inputs: values that they are given, graph inputs or others; they keep name, type and role.
+        outputs: values that they give, in this order; they depend on `inputs`, `values` and constants only.
+        name: of the model's graph.
+        rewrite: as in `rebuild`.
+        values: further values that they are given, as constants.
+        typed: as in `rebuild`.
+    """
+    clones = [clone_value(v) for v in inputs]
+    new = new_model(clones, name)
+    op = Builder(new.graph)
+    mapped: dict[ir.Value, ir.Value] = dict(zip(inputs, clones, strict=True))
+    mapped.update((value, op.const(array)) for value, array in (values or {}).items())
+    replay = Replay(op, mapped, rewrite=rewrite, control=copy_control, typed=typed)
+    replay.run(nodes)
     for value in outputs:
         new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
     return new

@@ -102,7 +102,9 @@ class GraphSession:
     ) -> None:  # fmt: skip
         self._name, self._options = provider, _checked(provider, options)
         self.device = torch.device(self._options["device"])
-        self._provider = get_provider(provider, self._options["device"])
+        self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
+        joins = {} if self._optimisation.level or provider not in _SERVING else {"join": False}
+        self._provider = get_provider(provider, self._options["device"], joins)
         proto, _ = read_proto(source)
         self._metadata = _metadata(proto)
         filed = load_filed(proto, foreign=following is not None)
@@ -111,7 +113,6 @@ class GraphSession:
         model = _typed(filed) if of_numbers and not self._lacks_any(filed) else None
         if model is not None and not _infers_numbers(model.graph, proto.graph):
             model = None
-        self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
         if model is None or asks_for_derivatives(model.graph):
             self._optimisation.copy(proto)
         else:

@@ -71,6 +71,7 @@ from ontrain.operators.record import (
     Precision,
     Rows,
     Smallest,
+    Stock as Stock,
     View,
     attribute_of,
     define,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
-from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, define
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, Stock, define
 
 __all__: list[str] = []
 
@@ -35,7 +35,15 @@ for name in ("ReluGrad", "LeakyReluGrad", "EluGrad", "HardtanhGrad", "TanhGrad",
 define("SoftmaxGrad", domain=DOMAIN, overwrites=(0,))
 define("LogSoftmaxGrad", domain=DOMAIN, overwrites=(0,))
 define("DropoutGrad", domain=DOMAIN)
-define("Tanh", POINTWISE, precision=Precision.FOLLOWS, function=np.tanh, epilogue_of=("Conv", "Gemm"), marks_gelu=True)
+define(
+    "Tanh",
+    POINTWISE,
+    precision=Precision.FOLLOWS,
+    function=np.tanh,
+    epilogue_of=("Conv", "Gemm"),
+    marks_gelu=True,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Tanh")
@@ -44,7 +52,14 @@ def tanh(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("TanhGrad", dy, op.outputs[0])
 
 
-define("Sigmoid", POINTWISE, precision=Precision.FOLLOWS, function=sigmoid, epilogue_of=("Conv", "Gemm"))
+define(
+    "Sigmoid",
+    POINTWISE,
+    precision=Precision.FOLLOWS,
+    function=sigmoid,
+    epilogue_of=("Conv", "Gemm"),
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Sigmoid")
@@ -53,11 +68,11 @@ def sigmoid_gradient(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("SigmoidGrad", dy, op.outputs[0])
 
 
-define("Softplus", POINTWISE)
+define("Softplus", POINTWISE, stock=Stock.KERNEL)
 elementwise("Softplus", lambda op, x, y: op.Sigmoid(x))
 define("Softsign", ELEMENTWISE)
 elementwise("Softsign", lambda op, x, y: op.Pow(1 + op.Abs(x), -2.0))
-define("Elu", POINTWISE, precision=Precision.FOLLOWS)
+define("Elu", POINTWISE, precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
 
 @gradient("Elu")
@@ -75,7 +90,7 @@ def celu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("EluGrad", dy, x, alpha=alpha, input_scale=1 / alpha)
 
 
-define("Selu", POINTWISE, precision=Precision.FOLLOWS)
+define("Selu", POINTWISE, precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
 
 @gradient("Selu")
@@ -84,7 +99,7 @@ def selu(op: Op, dy: Value, x: Value, *, alpha: float, gamma: float) -> Adjoints
     return op.composite("EluGrad", dy, x, alpha=alpha, scale=gamma)
 
 
-define("Relu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"))
+define("Relu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"), stock=Stock.KERNEL)
 
 
 @gradient("Relu")
@@ -102,7 +117,7 @@ def thresholded_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.Where(op.Greater(x, alpha), dy, 0.0)
 
 
-define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
+define("LeakyRelu", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",), stock=Stock.KERNEL)
 
 
 @gradient("LeakyRelu")
@@ -111,7 +126,7 @@ def leaky_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
 
 
-define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,))
+define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,), stock=Stock.KERNEL)
 
 
 @gradient("PRelu")
@@ -130,7 +145,7 @@ def shrink(op: Op, dy: Value, x: Value, *, bias: float, lambd: float) -> Adjoint
     return op.Where(op.Greater(op.Abs(x), lambd), dy, 0.0)
 
 
-define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
+define("HardSigmoid", ELEMENTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",), stock=Stock.KERNEL)
 
 
 @gradient("HardSigmoid")
@@ -139,7 +154,7 @@ def hard_sigmoid(op: Op, dy: Value, x: Value, *, alpha: float, beta: float) -> A
     return op.composite("HardSigmoidGrad", dy, x, alpha=alpha, beta=beta)
 
 
-define("HardSwish", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",))
+define("HardSwish", POINTWISE, precision=Precision.FOLLOWS, epilogue_of=("Conv",), stock=Stock.KERNEL)
 
 
 @gradient("HardSwish")
@@ -153,7 +168,15 @@ def _are_exact(numbers: Sequence[float], *dtypes: ir.DataType) -> bool:
         return all((np.asarray(numbers).astype(dtype.numpy()) == numbers).all() for dtype in dtypes)
 
 
-define("Hardtanh", ELEMENTWISE, overwrites=(0,), domain=DOMAIN, precision=Precision.FOLLOWS, weightless=(1, 2))
+define(
+    "Hardtanh",
+    ELEMENTWISE,
+    overwrites=(0,),
+    domain=DOMAIN,
+    precision=Precision.FOLLOWS,
+    weightless=(1, 2),
+    stock=Stock.BODY,
+)
 
 
 @gradient("Hardtanh", domain=DOMAIN)
@@ -182,7 +205,7 @@ def mish(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("MishGrad", dy, x)
 
 
-define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True, epilogue_of=("Gemm",))
+define("Gelu", POINTWISE, precision=Precision.FOLLOWS, marks_gelu=True, epilogue_of=("Gemm",), stock=Stock.KERNEL)
 
 
 @gradient("Gelu")
@@ -191,7 +214,7 @@ def gelu(op: Op, dy: Value, x: Value, *, approximate: str) -> Adjoints:
     return op.composite("GeluGrad", dy, x, approximate=approximate)
 
 
-define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"))
+define("Silu", POINTWISE, domain=DOMAIN, precision=Precision.FOLLOWS, epilogue_of=("Conv", "Gemm"), stock=Stock.BODY)
 
 
 @gradient("Silu", domain=DOMAIN)
@@ -200,7 +223,7 @@ def silu(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("SiluGrad", dy, x)
 
 
-define("Softmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
+define("Softmax", overwrites=(0,), rows=Rows.ALONG_AXIS, stock=Stock.KERNEL)
 
 
 @gradient("Softmax")
@@ -209,7 +232,7 @@ def softmax(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoints:
     return op.composite("SoftmaxGrad", dy, op.outputs[0], axis=axis)
 
 
-define("LogSoftmax", overwrites=(0,), rows=Rows.ALONG_AXIS)
+define("LogSoftmax", overwrites=(0,), rows=Rows.ALONG_AXIS, stock=Stock.KERNEL)
 
 
 @gradient("LogSoftmax")
@@ -224,6 +247,7 @@ define(
     chance=Chance.IN_TRAINING,
     precision=Precision.FOLLOWS,
     settings=(1, 2),
+    stock=Stock.KERNEL,
 )
 
 

@@ -11,7 +11,7 @@ from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, define
+from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, Stock, define
 
 __all__: list[str] = []
 
@@ -31,7 +31,14 @@ define("LinearAttention", smallest=Smallest({"q_num_heads": 1, "kv_num_heads": 1
 define("AttentionGrad", domain=DOMAIN, flops=_attention_grad_flops)
 
 
-define("Attention", domain=DOMAIN, chance=Chance.BY_ATTRIBUTE, precision=Precision.HALF, flops=_attention_flops)
+define(
+    "Attention",
+    domain=DOMAIN,
+    chance=Chance.BY_ATTRIBUTE,
+    precision=Precision.HALF,
+    flops=_attention_flops,
+    stock=Stock.BODY,
+)
 
 
 @gradient("Attention", domain=DOMAIN)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of, size_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
+from ontrain.operators.record import DOMAIN, Evaluator, Precision, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["resolved_pads"]
@@ -67,7 +67,7 @@ def _halves(totals: Sequence[int], upper: bool) -> list[int]:
     return less + more if upper else more + less
 
 
-define("Conv", precision=Precision.HALF, agreeing=_convolution, flops=_conv_flops)
+define("Conv", precision=Precision.HALF, agreeing=_convolution, flops=_conv_flops, convolves=True, stock=Stock.KERNEL)
 
 
 @gradient("Conv")
@@ -84,7 +84,14 @@ def conv(
     )[: len(op.inputs)]  # fmt: skip
 
 
-define("ConvTranspose", precision=Precision.HALF, agreeing=_convolution, flops=_conv_transpose_flops)
+define(
+    "ConvTranspose",
+    precision=Precision.HALF,
+    agreeing=_convolution,
+    flops=_conv_transpose_flops,
+    convolves=True,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("ConvTranspose")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ontrain.operators.record import ELEMENTWISE, POINTWISE, WHEREVER, Smallest, define
+from ontrain.operators.record import ELEMENTWISE, POINTWISE, WHEREVER, Smallest, Stock, define
 
 __all__: list[str] = []
 
-define("And", POINTWISE, evaluate=lambda a, x, y: x & y, zero_gradient=WHEREVER)
+define("And", POINTWISE, evaluate=lambda a, x, y: x & y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define(
     "BitCast",
     no_gradient="it reads the bits of a number as another type",
@@ -21,13 +21,13 @@ define("BitwiseAnd", POINTWISE, zero_gradient=WHEREVER)
 define("BitwiseNot", POINTWISE, zero_gradient=WHEREVER)
 define("BitwiseOr", POINTWISE, zero_gradient=WHEREVER)
 define("BitwiseXor", POINTWISE, zero_gradient=WHEREVER)
-define("Equal", POINTWISE, evaluate=lambda a, x, y: x == y, zero_gradient=WHEREVER)
-define("Greater", POINTWISE, evaluate=lambda a, x, y: x > y, zero_gradient=WHEREVER)
-define("GreaterOrEqual", POINTWISE, evaluate=lambda a, x, y: x >= y, zero_gradient=WHEREVER)
+define("Equal", POINTWISE, evaluate=lambda a, x, y: x == y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
+define("Greater", POINTWISE, evaluate=lambda a, x, y: x > y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
+define("GreaterOrEqual", POINTWISE, evaluate=lambda a, x, y: x >= y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("IsInf", ELEMENTWISE, zero_gradient=WHEREVER)
 define("IsNaN", ELEMENTWISE, zero_gradient=WHEREVER)
-define("Less", POINTWISE, evaluate=lambda a, x, y: x < y, zero_gradient=WHEREVER)
-define("LessOrEqual", POINTWISE, evaluate=lambda a, x, y: x <= y, zero_gradient=WHEREVER)
-define("Not", POINTWISE, evaluate=lambda a, x: ~x, zero_gradient=WHEREVER)
-define("Or", POINTWISE, evaluate=lambda a, x, y: x | y, zero_gradient=WHEREVER)
+define("Less", POINTWISE, evaluate=lambda a, x, y: x < y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
+define("LessOrEqual", POINTWISE, evaluate=lambda a, x, y: x <= y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
+define("Not", POINTWISE, evaluate=lambda a, x: ~x, zero_gradient=WHEREVER, stock=Stock.KERNEL)
+define("Or", POINTWISE, evaluate=lambda a, x, y: x | y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("Xor", POINTWISE, zero_gradient=WHEREVER)

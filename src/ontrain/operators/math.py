@@ -9,28 +9,28 @@ import numpy as np
 from ontrain.operators.division import divided
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
-from ontrain.operators.record import FLAT, POINTWISE, Precision, define
+from ontrain.operators.record import FLAT, POINTWISE, Precision, Stock, define
 
 __all__: list[str] = []
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
-define("Ceil", FLAT)
-define("Floor", FLAT)
+define("Ceil", FLAT, stock=Stock.KERNEL)
+define("Floor", FLAT, stock=Stock.KERNEL)
 define("Round", FLAT)
 define("Sign", FLAT)
-define("Sqrt", POINTWISE, function=np.sqrt)
+define("Sqrt", POINTWISE, function=np.sqrt, stock=Stock.KERNEL)
 elementwise("Sqrt", lambda op, x, y: 0.5 / y)
-define("Exp", POINTWISE, function=np.exp)
+define("Exp", POINTWISE, function=np.exp, stock=Stock.KERNEL)
 elementwise("Exp", lambda op, x, y: y)
-define("Log", POINTWISE)
+define("Log", POINTWISE, stock=Stock.KERNEL)
 elementwise("Log", lambda op, x, y: 1 / x)
-define("Reciprocal", POINTWISE)
+define("Reciprocal", POINTWISE, stock=Stock.KERNEL)
 elementwise("Reciprocal", lambda op, x, y: -(y * y))
-define("Erf", POINTWISE, function=erf, marks_gelu=True)
+define("Erf", POINTWISE, function=erf, marks_gelu=True, stock=Stock.KERNEL)
 elementwise("Erf", lambda op, x, y: op.Exp(-(x * x)) * (2 / math.sqrt(math.pi)))
-define("Sin", POINTWISE)
+define("Sin", POINTWISE, stock=Stock.KERNEL)
 elementwise("Sin", lambda op, x, y: op.Cos(x))
-define("Cos", POINTWISE)
+define("Cos", POINTWISE, stock=Stock.KERNEL)
 elementwise("Cos", lambda op, x, y: -op.Sin(x))
 define("Tan", POINTWISE)
 elementwise("Tan", lambda op, x, y: 1 + y * y)
@@ -50,11 +50,13 @@ define("Acosh", POINTWISE)
 elementwise("Acosh", lambda op, x, y: 1 / op.Sqrt(x * x - 1))
 define("Atanh", POINTWISE)
 elementwise("Atanh", lambda op, x, y: 1 / (1 - x * x))
-define("Abs", POINTWISE, precision=Precision.FOLLOWS)
+define("Abs", POINTWISE, precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 elementwise("Abs", lambda op, x, y: op.Sign(x))
 
 
-define("Neg", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x: -x, function=np.negative)
+define(
+    "Neg", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x: -x, function=np.negative, stock=Stock.KERNEL
+)
 
 
 @gradient("Neg")
@@ -63,7 +65,9 @@ def neg(op: Op, dy: Value, x: Value) -> Adjoints:
     return -dy
 
 
-define("Add", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x + y, function=np.add)
+define(
+    "Add", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x + y, function=np.add, stock=Stock.KERNEL
+)
 
 
 @gradient("Add")
@@ -72,7 +76,14 @@ def add(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     return dy, dy
 
 
-define("Sub", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x - y, function=np.subtract)
+define(
+    "Sub",
+    POINTWISE,
+    precision=Precision.FOLLOWS,
+    evaluate=lambda a, x, y: x - y,
+    function=np.subtract,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Sub")
@@ -81,7 +92,14 @@ def sub(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     return dy, -dy if op.wanted[1] else None
 
 
-define("Mul", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, x, y: x * y, function=np.multiply)
+define(
+    "Mul",
+    POINTWISE,
+    precision=Precision.FOLLOWS,
+    evaluate=lambda a, x, y: x * y,
+    function=np.multiply,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Mul")
@@ -96,6 +114,7 @@ define(
     precision=Precision.FOLLOWS,
     evaluate=lambda a, x, y: divided(x, y),
     function=np.divide,
+    stock=Stock.KERNEL,
 )
 
 
@@ -106,7 +125,7 @@ def div(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     return da, -(da * op.outputs[0]) if op.wanted[1] else None
 
 
-define("Pow", POINTWISE, function=np.power)
+define("Pow", POINTWISE, function=np.power, stock=Stock.KERNEL)
 
 
 @gradient("Pow")
@@ -137,7 +156,7 @@ def mod(op: Op, dy: Value, a: Value, b: Value, *, fmod: int = 0) -> Adjoints:
     return dy, -dy * op.Round((a - op.outputs[0]) / b) if op.wanted[1] else None
 
 
-define("Sum", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
+define("Sum", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
 
 @gradient("Sum")
@@ -155,8 +174,8 @@ def variadic_mean(op: Op, dy: Value, *xs: Value) -> Adjoints:
     return [dy / len(xs)] * len(xs)
 
 
-define("Max", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
-define("Min", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS)
+define("Max", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS, stock=Stock.KERNEL)
+define("Min", POINTWISE, overwrites=(0, 1), precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
 
 @gradient("Max", "Min")
@@ -173,7 +192,7 @@ def extremum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     return [share * hit for hit in hits]
 
 
-define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2), epilogue_of=("Conv",))
+define("Clip", POINTWISE, precision=Precision.FOLLOWS, weightless=(1, 2), epilogue_of=("Conv",), stock=Stock.KERNEL)
 
 
 @gradient("Clip")
@@ -193,7 +212,9 @@ def clip(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | No
     return dx, dlow, dhigh
 
 
-define("Where", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, c, x, y: np.where(c, x, y))
+define(
+    "Where", POINTWISE, precision=Precision.FOLLOWS, evaluate=lambda a, c, x, y: np.where(c, x, y), stock=Stock.KERNEL
+)
 
 
 @gradient("Where")

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import broadcast, shape_of, size_of
 from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Precision, Rows, define
+from ontrain.operators.record import DOMAIN, Precision, Rows, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["transposed"]
@@ -55,7 +55,7 @@ def transposed(op: Emitter, x: Value) -> Value:
     return op.Transpose(x, perm=swap)
 
 
-define("MatMul", precision=Precision.HALF, agreeing=_matmul, flops=_matmul_flops, rows=Rows.MATMUL)
+define("MatMul", precision=Precision.HALF, agreeing=_matmul, flops=_matmul_flops, rows=Rows.MATMUL, stock=Stock.KERNEL)
 
 
 @gradient("MatMul")
@@ -110,7 +110,7 @@ def _with_vector(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     return da, op.Unsqueeze(a, [-1]) * row if op.wanted[1] else None
 
 
-define("Gemm", precision=Precision.HALF, agreeing=_gemm, flops=_gemm_flops, rows=Rows.GEMM)
+define("Gemm", precision=Precision.HALF, agreeing=_gemm, flops=_gemm_flops, rows=Rows.GEMM, stock=Stock.KERNEL)
 
 
 @gradient("Gemm")
@@ -138,7 +138,7 @@ def _linear_flops(node: ir.Node) -> int:
     return 2 * size_of(node.outputs[0]) * shape_of(node, 0)[1]
 
 
-define("Linear", domain=DOMAIN, precision=Precision.HALF, flops=_linear_flops, rows=Rows.GEMM)
+define("Linear", domain=DOMAIN, precision=Precision.HALF, flops=_linear_flops, rows=Rows.GEMM, stock=Stock.BODY)
 define("Det")
 
 

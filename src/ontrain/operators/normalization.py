@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import broadcast
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Rows, define
+from ontrain.operators.record import DOMAIN, Evaluator, Rows, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -42,7 +42,7 @@ def _through(op: Op, g: Value, x_hat: Value, inv_std: Value, axes: list[int]) ->
     return inv_std * (g - op.ReduceMean(g, axes, keepdims=1) - along)
 
 
-define("LayerNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS)
+define("LayerNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS, stock=Stock.KERNEL)
 
 
 @gradient("LayerNormalization")
@@ -106,7 +106,7 @@ def rms_normalization(
     return inv * (g - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1)), dy * x_hat
 
 
-define("BatchNormalization", agreeing=_per_channel, updates=True)
+define("BatchNormalization", agreeing=_per_channel, updates=True, stock=Stock.KERNEL)
 
 
 @gradient("BatchNormalization")
@@ -134,7 +134,7 @@ def batch_normalization(
     return dy * op.Reshape(slope, channel), dslope * inv_std, dbias, -dbias * slope, dvar
 
 
-define("InstanceNormalization", agreeing=_per_channel)
+define("InstanceNormalization", agreeing=_per_channel, stock=Stock.KERNEL)
 
 
 @gradient("InstanceNormalization")

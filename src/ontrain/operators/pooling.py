@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Precision, define
+from ontrain.operators.record import DOMAIN, Evaluator, Precision, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["adaptive_windows", "window_counts", "window_places"]
@@ -26,7 +26,7 @@ define("AveragePoolGrad", domain=DOMAIN)
 define("MaxPoolGrad", domain=DOMAIN)
 
 
-define("MaxPool", precision=Precision.FOLLOWS)
+define("MaxPool", precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
 
 @gradient("MaxPool")
@@ -59,7 +59,7 @@ def window_counts(
     return counts
 
 
-define("AveragePool")
+define("AveragePool", stock=Stock.KERNEL)
 
 
 @gradient("AveragePool")
@@ -107,7 +107,7 @@ def adaptive_max_pool(op: Op, dy: Value | None, x: Value, *, output_size: Sequen
     return op.composite("AdaptiveMaxPoolGrad", dy, op.saved(1), shape=shape, rank=rank)
 
 
-define("GlobalAveragePool", reduces=True)
+define("GlobalAveragePool", reduces=True, stock=Stock.KERNEL)
 
 
 @gradient("GlobalAveragePool")
@@ -117,7 +117,7 @@ def global_average_pool(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.Expand(dy / math.prod(shape[2:]), list(shape))
 
 
-define("GlobalMaxPool", reduces=True)
+define("GlobalMaxPool", reduces=True, stock=Stock.KERNEL)
 
 
 @gradient("GlobalMaxPool")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ontrain.operators.record import DOMAIN, ELEMENTWISE, Axis, define
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, Axis, Stock, define
 
 __all__: list[str] = []
 
@@ -10,10 +10,10 @@ ROUNDS = "it rounds to whole numbers; train through a rounding that passes its g
 WHOLE = "its results are whole numbers"
 
 define("ConvInteger", zero_gradient=WHOLE)
-define("DequantizeLinear", weightless=(1, 2), axis=Axis.ANY)
-define("DynamicQuantizeLinear")
+define("DequantizeLinear", weightless=(1, 2), axis=Axis.ANY, stock=Stock.KERNEL)
+define("DynamicQuantizeLinear", stock=Stock.KERNEL)
 define("MatMulInteger", zero_gradient=WHOLE)
 define("QLinearConv", zero_gradient=ROUNDS)
 define("QLinearMatMul", zero_gradient=ROUNDS)
-define("QuantizeLinear", weightless=(1, 2), axis=Axis.ANY, zero_gradient=ROUNDS)
+define("QuantizeLinear", weightless=(1, 2), axis=Axis.ANY, zero_gradient=ROUNDS, stock=Stock.KERNEL)
 define("ReplaceNan", ELEMENTWISE, overwrites=(0,), domain=DOMAIN)

@@ -30,6 +30,7 @@ __all__ = [
     "Precision",
     "Rows",
     "Smallest",
+    "Stock",
     "View",
     "WHEREVER",
     "attribute_of",
@@ -120,6 +121,14 @@ class Rows(Enum):
     GEMM = "from the first factor's and the bias's, by a matrix"
 
 
+class Stock(Enum):
+    """Whether onnxruntime's kernels on the CPU compute in float32 what the standard says."""
+
+    NO = "no, or nobody tried"
+    KERNEL = "by a kernel of its own"
+    BODY = "by those of the operators that it consists of"
+
+
 Shape = tuple[int, ...]
 Agreeing = Callable[[ir.Node, Sequence[Shape]], Iterator[tuple[int, int]]]
 """agreeing(node, shapes of the operands): pairs of dimensions that must be equal for the operator to run."""
@@ -196,6 +205,8 @@ class Operator:
         in_encoders: transformers are written in this fused form; passes over rows see what it consists of.
         mask: position of the input that says which keys an attention counts.
         foreign: a program registered it, and has its kernel.
+        convolves: it slides filters over images.
+        stock: whether onnxruntime computes it, so that small nodes of it may run there.
     """
 
     name: str
@@ -242,6 +253,8 @@ class Operator:
     in_encoders: bool = False
     mask: int | None = None
     foreign: bool = False
+    convolves: bool = False
+    stock: Stock = Stock.NO
 
     @property
     def is_view(self) -> bool:

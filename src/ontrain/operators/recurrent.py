@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Smallest, define
+from ontrain.operators.record import DOMAIN, Evaluator, Operator, Smallest, Stock, define
 
 __all__ = ["directions_backwards", "is_plain_layer"]
 
@@ -51,19 +51,26 @@ def _recurrent(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tup
                 yield from ((x[1], state[1]), (shapes[2][-1], state[2]))
 
 
-define("GRU", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
-define("LSTM", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
-define("RNN", recurrent=True, evaluator=Evaluator.IN_PART, agreeing=_recurrent, smallest=Smallest({"hidden_size": 1}))
-
-
-def _lstm_flops(node: ir.Node) -> int:
+def _layer_flops(node: ir.Node) -> int:
     """x [L, N, I] and the hidden states, each times a matrix for each direction."""
     x, w, r = (shape_of(node, i) for i in range(3))
     return 2 * math.prod(x[:2]) * math.prod(w[:2]) * (w[2] + r[2])
 
 
-define("LstmLayer", domain=DOMAIN, flops=_lstm_flops)
-define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _lstm_flops(node))
+_LAYER = Operator(
+    "",
+    recurrent=True,
+    evaluator=Evaluator.IN_PART,
+    agreeing=_recurrent,
+    smallest=Smallest({"hidden_size": 1}),
+    flops=_layer_flops,
+    stock=Stock.KERNEL,
+)
+define("GRU", _LAYER)
+define("LSTM", _LAYER)
+define("RNN", _LAYER)
+define("LstmLayer", domain=DOMAIN, flops=_layer_flops)
+define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _layer_flops(node))
 
 
 @gradient("LstmLayer", domain=DOMAIN)

@@ -9,12 +9,12 @@ from typing import Any
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, define
+from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
 
-define("ArgMax", reduces=True, zero_gradient=WHEREVER)
+define("ArgMax", reduces=True, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("ArgMin", reduces=True, zero_gradient=WHEREVER)
 define("CumProd", settings=(1,))
 
@@ -55,13 +55,13 @@ def simple(op_type: str, derivative: Callable[..., Any]) -> None:
     reduction(op_type)(lambda op, dy, x, y, axes: dy * derivative(op, x, y))
 
 
-define("ReduceSum", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceSum", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 reduction("ReduceSum")(lambda op, dy, x, y, axes: dy)
-define("ReduceMean", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceMean", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 reduction("ReduceMean")(lambda op, dy, x, y, axes: dy / math.prod(static_dims(x)[a] for a in axes))
 define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED)
 simple("ReduceL1", lambda op, x, y: op.Sign(x))
-define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 simple("ReduceL2", lambda op, x, y: x / op.Where(op.Equal(y, 0.0), 1.0, y))
 define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED)
 simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
@@ -71,8 +71,8 @@ define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED)
 simple("ReduceSumSquare", lambda op, x, y: 2 * x)
 
 
-define("ReduceMax", settings=(1,), reduces=True, rows=Rows.REDUCED)
-define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceMax", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
+define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 
 
 @reduction("ReduceMax")
@@ -136,7 +136,7 @@ def log_cumulative_sum_exp(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoint
     return op.composite("LogCumSumExpGrad", dy, x, op.outputs[0], axis=axis)
 
 
-define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 define("ReduceProdGrad", domain=DOMAIN)
 
 

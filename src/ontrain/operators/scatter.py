@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, View, define, record_of
+from ontrain.operators.record import DOMAIN, WHEREVER, Axis, Indexes, Precision, Rows, Stock, View, define, record_of
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["gather_adjoint", "is_from_start"]
@@ -111,6 +111,7 @@ define(
     indexes=Indexes.ALONG_AXIS,
     evaluate=lambda a, x, i: np.take(x, i, axis=a.get("axis", 0)),
     rows=Rows.LOOKED_UP,
+    stock=Stock.KERNEL,
 )
 
 
@@ -171,7 +172,7 @@ def _row_numbers(op: Op, shape: tuple[int, ...], ids: Value, batch_dims: int) ->
     return op.reshaped(numbers, [math.prod(index_dims[:-1])])
 
 
-define("GatherElements", precision=Precision.FOLLOWS, computes=False, indexes=Indexes.ALONG_AXIS)
+define("GatherElements", precision=Precision.FOLLOWS, computes=False, indexes=Indexes.ALONG_AXIS, stock=Stock.KERNEL)
 
 
 @gradient("GatherElements")

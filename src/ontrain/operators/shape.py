@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, View, define
+from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, Stock, View, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -70,8 +70,16 @@ define("Shape", weightless=(0,), reads_shape=True, computes=False, written=True,
 define("Size", weightless=(0,), reads_shape=True, computes=False, written=True, zero_gradient=WHEREVER)
 
 
-define("Identity", MOVES, view=View.SAME, keeps_values=True, rows=Rows.ELEMENTWISE, evaluate=lambda a, x: x)
-define("Cast", ELEMENTWISE, precision=Precision.OWN, keeps_values=True, evaluate=_cast)
+define(
+    "Identity",
+    MOVES,
+    view=View.SAME,
+    keeps_values=True,
+    rows=Rows.ELEMENTWISE,
+    evaluate=lambda a, x: x,
+    stock=Stock.KERNEL,
+)
+define("Cast", ELEMENTWISE, precision=Precision.OWN, keeps_values=True, evaluate=_cast, stock=Stock.KERNEL)
 
 
 @gradient("Identity", "Cast")
@@ -90,10 +98,10 @@ def cast_like(op: Op, dy: Value, x: Value, like: Value, **_: object) -> Adjoints
     return dy, None
 
 
-define("Reshape", RESHAPES, evaluate=_reshape)
-define("Flatten", RESHAPES, settings=(), axis=Axis.ONE_MORE)
-define("Squeeze", RESHAPES, evaluate=_squeeze)
-define("Unsqueeze", RESHAPES, evaluate=_unsqueeze)
+define("Reshape", RESHAPES, evaluate=_reshape, stock=Stock.KERNEL)
+define("Flatten", RESHAPES, settings=(), axis=Axis.ONE_MORE, stock=Stock.KERNEL)
+define("Squeeze", RESHAPES, evaluate=_squeeze, stock=Stock.KERNEL)
+define("Unsqueeze", RESHAPES, evaluate=_unsqueeze, stock=Stock.KERNEL)
 
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -104,7 +112,7 @@ def reshape(op: Op, dy: Value, x: Value, axes: Value | None = None, **_: object)
 
 define(
     "Transpose", MOVES, view=View.PERMUTED, keeps_values=True, rows=Rows.TRANSPOSED,
-    evaluate=lambda a, x: np.transpose(x, a.get("perm")),
+    evaluate=lambda a, x: np.transpose(x, a.get("perm")), stock=Stock.KERNEL,
 )  # fmt: skip
 
 
@@ -115,7 +123,16 @@ def transpose(op: Op, dy: Value, x: Value, *, perm: tuple[int, ...] | None = Non
     return op.Transpose(dy, perm=[int(i) for i in np.argsort(perm)])
 
 
-define("Expand", MOVES, settings=(1,), view=View.REPEATED, rows=Rows.EXPANDED, fills=True, evaluate=_expand)
+define(
+    "Expand",
+    MOVES,
+    settings=(1,),
+    view=View.REPEATED,
+    rows=Rows.EXPANDED,
+    fills=True,
+    evaluate=_expand,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Expand")
@@ -124,7 +141,7 @@ def expand(op: Op, dy: Value, x: Value, shape: Value) -> Adjoints:
     return dy, None
 
 
-define("Tile", MOVES, settings=(1,))
+define("Tile", MOVES, settings=(1,), stock=Stock.KERNEL)
 
 
 @gradient("Tile")
@@ -138,7 +155,14 @@ def tile(op: Op, dy: Value, x: Value, repeats: Value) -> Adjoints:
     return op.ReduceSum(copied, list(range(0, 2 * len(shape), 2)), keepdims=0), None
 
 
-define("Concat", MOVES, rows=Rows.JOINED, agreeing=_join, evaluate=lambda a, *x: np.concatenate(x, axis=a["axis"]))
+define(
+    "Concat",
+    MOVES,
+    rows=Rows.JOINED,
+    agreeing=_join,
+    evaluate=lambda a, *x: np.concatenate(x, axis=a["axis"]),
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Concat")
@@ -149,7 +173,7 @@ def concat(op: Op, dy: Value, *xs: Value, axis: int) -> Adjoints:
     return op.Split(dy, [static_dims(x)[axis] for x in xs], axis=axis, outputs=len(xs))
 
 
-define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS)
+define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS, stock=Stock.KERNEL)
 
 
 @gradient("Split")
@@ -163,7 +187,7 @@ def _zeros(op: Op, like: Value) -> Value:
     return op.Expand(op.const(0.0, like.dtype), list(static_dims(like)))
 
 
-define("Slice", MOVES, settings=(1, 2, 3, 4), view=View.PART, rows=Rows.CUT, evaluate=_slice)
+define("Slice", MOVES, settings=(1, 2, 3, 4), view=View.PART, rows=Rows.CUT, evaluate=_slice, stock=Stock.KERNEL)
 
 
 @gradient("Slice")
@@ -214,7 +238,7 @@ def _beyond(node: ir.Node) -> str | None:
     return f"a negative pad under mode {mode}"
 
 
-define("Pad", MOVES, settings=(1, 3), weightless=(2,))
+define("Pad", MOVES, settings=(1, 3), weightless=(2,), stock=Stock.KERNEL)
 
 
 @gradient("Pad", limit=_beyond)
@@ -254,7 +278,7 @@ def _cropped(op: Op, dy: Value, before: list[int], after: list[int]) -> Value:
 define("PadGrad", domain=DOMAIN)
 
 
-define("Trilu", precision=Precision.FOLLOWS, settings=(1,))
+define("Trilu", precision=Precision.FOLLOWS, settings=(1,), stock=Stock.KERNEL)
 
 
 @gradient("Trilu")
@@ -263,7 +287,7 @@ def trilu(op: Op, dy: Value, x: Value, k: Value | None = None, *, upper: int) ->
     return op.Trilu(dy, k, upper=upper), None
 
 
-define("DepthToSpace", precision=Precision.FOLLOWS, divides=lambda size: [(1, size * size)])
+define("DepthToSpace", precision=Precision.FOLLOWS, divides=lambda size: [(1, size * size)], stock=Stock.KERNEL)
 
 
 @gradient("DepthToSpace")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ontrain.functions import expand
+from ontrain.functions import expand, node_flops
 from ontrain.graph import Builder
 from ontrain.operators import is_plain_layer, record_of
 from ontrain.passes.infra import RewritePass
 from ontrain.passes.serving import serving_of
 
 __all__ = ["ExpandRecurrent"]
+
+
+_FEW = 4e6
+"""Operations of a layer that takes some 50 microseconds."""
 
 
 class ExpandRecurrent(RewritePass):
@@ -23,7 +27,7 @@ class ExpandRecurrent(RewritePass):
     because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
     error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs,
-    other layers with no more than gates and states, which the provider runs whole.
+    small and other layers with no more than gates and states, which the provider runs whole.
     """
 
     level = 0
@@ -44,6 +48,11 @@ class ExpandRecurrent(RewritePass):
 
 
 def _runs_whole(node: ir.Node) -> bool:
-    """Whether a provider runs the layer as the standard has it; an LSTM without lengths has a composite for that."""
+    """Whether a provider runs the layer as the standard has it; an LSTM without lengths has a composite for that.
+
+    The composite's kernel is for layers that have something to compute.
+    """
+    if not is_plain_layer(node):
+        return False
     has_lengths = len(node.inputs) > 4 and node.inputs[4] is not None
-    return is_plain_layer(node) and (node.op_type != "LSTM" or has_lengths)
+    return node.op_type != "LSTM" or has_lengths or node_flops(node).total <= _FEW

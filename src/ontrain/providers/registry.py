@@ -28,11 +28,15 @@ Factory = Callable[..., Any]
 
 
 def _torch(
-    device: str, logits_bytes: int | None = None, tune: bool | str | None = None, cuda_graphs: bool | None = None
+    device: str,
+    logits_bytes: int | None = None,
+    tune: bool | str | None = None,
+    cuda_graphs: bool | None = None,
+    join: bool | None = None,
 ) -> ExecutionProvider:
     from ontrain.providers.torch import TorchExecutionProvider
 
-    return TorchExecutionProvider(device, logits_bytes, tune, cuda_graphs)
+    return TorchExecutionProvider(device, logits_bytes, tune, cuda_graphs, join)
 
 
 def _reference(device: str) -> ExecutionProvider:

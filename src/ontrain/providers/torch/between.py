@@ -66,7 +66,20 @@ class _Between(Generic[_Made]):
 
 
 class Plan(_Between[TorchExecutable]):
-    """The executable of a whole step; see `ontrain.providers.Executable`."""
+    """The executable of a whole step; see `ontrain.providers.Executable`.
+
+    Args:
+        lower: lowers the graph and plans its memory.
+        choices: that the lowering asks; None if it asks none.
+        apart: lowers the graph with a call for each node, for who looks at a run node by node.
+    """
+
+    def __init__(
+        self, lower: Callable[[], TorchExecutable], choices: Choices | None, apart: Callable[[], TorchExecutable]
+    ) -> None:
+        super().__init__(lower, choices)
+        self._lower_apart = apart
+        self._apart: TorchExecutable | None = None
 
     def run(
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0), guard: str | None = None
@@ -78,19 +91,26 @@ class Plan(_Between[TorchExecutable]):
     def profile(self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)) -> list[OperatorTime]:
         """Run once with a clock around every call."""
         with without_function_modes():
-            return self.current.profile(feeds, rng=rng)
+            return self._node_by_node().profile(feeds, rng=rng)
 
     def trace(
         self, feeds: Mapping[str, Array], *, rng: tuple[int, int] = (0, 0)
     ) -> tuple[dict[str, torch.Tensor], list[NodeTime]]:
         """Run once with a clock around every call; return the outputs and the calls."""
         with without_function_modes():
-            return self.current.trace(feeds, rng=rng)
+            return self._node_by_node().trace(feeds, rng=rng)
+
+    def _node_by_node(self) -> TorchExecutable:
+        if not self.current.joined:
+            return self.current
+        if self._apart is None:
+            self._apart = self._lower_apart()
+        return self._apart
 
     @property
     def products(self) -> Counter[Product]:
-        """The matrix products of one run."""
-        return self.current.products
+        """The matrix products of one run, those of small nodes among them."""
+        return self._node_by_node().products
 
 
 class PlanOfHalves(_Between[TorchModuleExecutable]):

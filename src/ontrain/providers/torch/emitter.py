@@ -51,13 +51,15 @@ class Emitter:
         frame: for the body of a branch or loop, the storage that holds what it computes.
         settings: what the user chose; by default the defaults.
         weights: constants of the session as oneDNN reads them.
+        joins: whether small nodes in a row may run as one call of onnxruntime.
     """
 
     def __init__(
         self, device: torch.device, placement: Placement | None = None, constants: Constants | None = None, *,
         frame: Storage | None = None, settings: Settings | None = None, weights: Weights | None = None,
+        joins: bool = False,
     ) -> None:  # fmt: skip
-        self.device, self.frame = device, frame
+        self.device, self.frame, self.joins, self.joined = device, frame, joins, False
         self.settings = settings or Settings()
         self.placement = placement or Placement()
         self.program: list[Instruction] = []
@@ -67,6 +69,7 @@ class Emitter:
         self._bufs = dict(self.placement.bound)
         self._weights, self._own = weights or Weights(), Weights()
         self._fixed = set(self.placement.constants)
+        self._derived = set[Storage]()
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
         self._answers: dict[tuple[Callable[[ir.Graph], bool], ir.Graph], bool] = {}
@@ -92,6 +95,10 @@ class Emitter:
             self._bufs[value] = self.constant(tensor)
             self._fixed.add(self._bufs[value].storage)
         return self._bufs[value]
+
+    def computed(self, value: ir.Value) -> bool:
+        """Return whether a value is there, and not left to whoever reads it."""
+        return value in self._bufs or value.const_value is not None
 
     def constant(self, tensor: torch.Tensor) -> Buf:
         """Return a buffer over a tensor that exists already; tensors of one memory share their `Storage`."""
@@ -122,9 +129,15 @@ class Emitter:
         whole = torch.empty(0, dtype=meta.dtype, device=tensor.device)
         return whole.set_(memory, meta.storage_offset(), meta.shape, meta.stride())
 
+    def bind_unchanging(self, value: ir.Value, tensor: torch.Tensor) -> None:
+        """Let `value` be a tensor that follows from the session's constants, lives with them, and never changes."""
+        buf = self._bufs[value] = self.constant(tensor)
+        self._fixed.add(buf.storage)
+        self._derived.add(buf.storage)
+
     def is_weight(self, buf: Buf) -> bool:
         """Return whether a buffer shows a constant of the session, and not one of the graph."""
-        return buf.storage in self.placement.constants
+        return buf.storage in self.placement.constants or buf.storage in self._derived
 
     def reformulates(self, *operands: Buf) -> bool:
         """Return whether what is computed of these may be computed otherwise than in eager PyTorch, if that is faster.

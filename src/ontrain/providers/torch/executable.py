@@ -61,12 +61,16 @@ class TorchExecutable:
 
     Nothing here changes from run to run. Each run takes a block of working memory for as long as it lasts, so that
     threads may run one plan, or several, at the same time; only what updates the state has to be alone.
+
+    Attributes:
+        joined: whether a call runs several nodes.
     """
 
     def __init__(self, program: Program, blocks: Blocks, recording: Recording) -> None:
         self._program, self._nbytes, self._blocks = program.forward, program.nbytes, blocks
         self._planned_bytes, self.recording = program.planned_bytes, recording
         self.inputs, self.outputs, self.generators = program.inputs, program.outputs, program.generators
+        self.joined = program.joined
         # Everything after the last call that is no optimizer update: the part that a guard can hold back.
         updates_at = len(self._program)
         while updates_at and _is_update(self._program[updates_at - 1]):

@@ -40,6 +40,7 @@ class Program:
         generators: what the instructions draw from.
         nbytes: of the arena.
         outside_nbytes: beside the arena, of results that kernels return at one time at most, and of packs.
+        joined: whether a call runs several small nodes.
     """
 
     forward: Sequence[Instruction]
@@ -52,6 +53,7 @@ class Program:
     generators: Sequence[torch.Generator]
     nbytes: int
     outside_nbytes: int
+    joined: bool = False
 
     @property
     def planned_bytes(self) -> int:
@@ -62,9 +64,12 @@ class Program:
 def compile_step(graph: ir.Graph, state: TorchState, settings: Settings) -> Program:
     """Compile a graph that runs as a whole; every operator has a lowering, and residents are found in the state."""
     constants = Constants(state.device)
+    # Not where a step trains: its numbers are eager PyTorch's, call by call.
+    joins = settings.joins and settings.tuning is not None and state.device.type == "cpu" and state.is_all_constant
     emitter = Emitter(
-        state.device, place_step(graph, state, constants), constants, settings=settings, weights=state.weights
-    )
+        state.device, place_step(graph, state, constants), constants, settings=settings, weights=state.weights,
+        joins=joins,
+    )  # fmt: skip
     return _compile(emitter, (list(graph), []), [v for v in graph.outputs if updates_of(v) is None], [])
 
 
@@ -106,7 +111,7 @@ def _compile(
     return Program(
         _inside(e.program[:cut]), _inside(e.program[cut:]), inputs=placement.feeds, adjoints=placement.adjoints,
         outputs=handed_out, gradients=placement.gradients, other_gradients=others, generators=e.generators,
-        nbytes=nbytes, outside_nbytes=outside_bytes(e.program),
+        nbytes=nbytes, outside_nbytes=outside_bytes(e.program), joined=e.joined,
     )  # fmt: skip
 
 

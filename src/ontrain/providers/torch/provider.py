@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import onnx_ir as ir
 import torch
@@ -38,6 +40,8 @@ class TorchExecutionProvider:
             By default `ONTRAIN_TUNE`, or so.
         cuda_graphs: on a GPU record each plan's kernels once, and launch them as a whole from then on. By default
             `ONTRAIN_CUDA_GRAPHS`, or so.
+        join: on a CPU run small nodes that follow each other in a graph that serves as one call of onnxruntime. By
+            default `ONTRAIN_JOIN`, or so; never with eager PyTorch's products.
 
     Raises:
         OptionError: there is no such device or formulation, or `logits_bytes` is no positive whole number.
@@ -47,7 +51,7 @@ class TorchExecutionProvider:
 
     def __init__(
         self, device: str = "cpu", logits_bytes: int | None = None, tune: bool | str | None = None,
-        cuda_graphs: bool | None = None,
+        cuda_graphs: bool | None = None, join: bool | None = None,
     ) -> None:  # fmt: skip
         self._device = torch.device(device)
         if self._device.type == "cuda" and not torch.cuda.is_available():
@@ -55,7 +59,7 @@ class TorchExecutionProvider:
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
         keep_freed_pages()
-        self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs, self._device.type)
+        self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs, join, self._device.type)
         self.recording = Recording.on(self._device, wanted=self.settings.cuda_graphs)
         self._blocks = Blocks(self._device)
 
@@ -91,10 +95,11 @@ class TorchExecutionProvider:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
         graph, own = with_bodies(model, self._device.type).graph, own_state(state, TorchState, self.name)
 
-        def lower() -> TorchExecutable:
-            return TorchExecutable(compile_step(graph, own, self.settings), self._blocks, self.recording)
+        def lower(*, joins: bool = self.settings.joins) -> TorchExecutable:
+            settings = replace(self.settings, joins=joins)
+            return TorchExecutable(compile_step(graph, own, settings), self._blocks, self.recording)
 
-        return Plan(lower, self.settings.tuning)
+        return Plan(lower, self.settings.tuning, partial(lower, joins=False))
 
     def module_memory(self, tensors: Mapping[str, torch.Tensor]) -> TorchModuleMemory:
         """Return what the plans of one module share; `tensors` are its parameters and buffers, used where they are."""

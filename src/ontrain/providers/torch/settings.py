@@ -26,16 +26,19 @@ class Settings:
         tuning: chooses the formulation of each product; None takes eager PyTorch's, and of other kernels those that ask
             the allocator for nothing.
         cuda_graphs: whether plans on a GPU are recorded and played.
+        joins: whether small nodes of a graph that serves run in rows.
     """
 
     logits_bytes: int = LOGITS_BYTES
     tuning: Choices | None = None
     cuda_graphs: bool = True
+    joins: bool = True
 
     @classmethod
     def chosen(
-        cls, logits_bytes: int | None, tune: bool | str | None, cuda_graphs: bool | None = None, device: str = "cpu"
-    ) -> Settings:
+        cls, logits_bytes: int | None, tune: bool | str | None, cuda_graphs: bool | None = None,
+        join: bool | None = None, device: str = "cpu",
+    ) -> Settings:  # fmt: skip
         """Return the options given, for those left out what the environment says, then the defaults.
 
         Raises:
@@ -46,14 +49,11 @@ class Settings:
         )
         if size < 1:
             raise OptionError(f"logits_bytes is {size}", way_out="give a whole number of bytes from 1")
-        graphs = _from_environment("ONTRAIN_CUDA_GRAPHS", "cuda_graphs", cuda_graphs, 1)
-        if graphs not in (0, 1):
-            raise OptionError(
-                f"cuda_graphs is {graphs}", way_out="1 records a plan's kernels and launches them as one, 0 does not"
-            )
+        graphs = _switch("cuda_graphs", cuda_graphs, "1 records a plan's kernels and launches them as one, 0 does not")
+        joins = _switch("join", join, "1 runs small nodes in a row as one call, 0 each by itself")
         if (said := os.environ.get(VARIABLE, "")) not in ("", "0", "1"):
             raise OptionError(f"{VARIABLE} is {said!r}", way_out="1 has threads sleep beside other work, 0 spin")
-        return cls(size, _tuning(tune), bool(graphs))
+        return cls(size, _tuning(tune), graphs, joins)
 
 
 def _tuning(tune: bool | str | None) -> Choices | None:
@@ -67,6 +67,14 @@ def _tuning(tune: bool | str | None) -> Choices | None:
             f"{', '.join(map(repr, formulations()))} one formulation for all products",
         )
     return None if said == "0" else open_tuning()
+
+
+def _switch(option: str, wish: bool | None, ways: str) -> bool:
+    """An option that is on unless it, or else the environment, says otherwise."""
+    number = _from_environment(f"ONTRAIN_{option.upper()}", option, wish, 1)
+    if number not in (0, 1):
+        raise OptionError(f"{option} is {number}", way_out=ways)
+    return bool(number)
 
 
 def _from_environment(variable: str, option: str, wish: int | None, default: int) -> int:

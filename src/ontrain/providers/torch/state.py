@@ -79,6 +79,11 @@ class TorchState:
         """Return whether a tensor never changes once plans are made."""
         return name in self.place and self.place[name][0][0] == StateKind.CONSTANT
 
+    @property
+    def is_all_constant(self) -> bool:
+        """Whether no tensor changes: plans only serve."""
+        return all(map(self.is_constant, self.place))
+
     def norm(self, name: str) -> torch.Tensor:
         """Return the norm of a tensor; see `ontrain.providers.FlatState`."""
         return norm(self._tensors[name])

@@ -46,6 +46,7 @@ _ALL = (
     _reads("ONTRAIN_CUDA_GRAPHS", "0 launches each kernel on its own on a GPU, 1 a plan's as one", "1"),
     _reads("ONTRAIN_DISABLE_PASSES", "names of graph passes to leave out, with commas"),
     _reads("ONTRAIN_DUMP", "folder to which every plan's graph is written after each stage"),
+    _reads("ONTRAIN_JOIN", "0 runs each small node of a model that serves by itself, 1 rows of them as one call", "1"),
     _reads("ONTRAIN_LAZY_OUTPUTS", "1 computes outputs beside a loss when they are looked at, 0 always", "1"),
     _reads("ONTRAIN_LOGITS_BYTES", "memory that a classifier's scores may take at once, in bytes", "67108864"),
     _reads("ONTRAIN_LOOP_LIMIT", "rounds that a Loop of a file may run, those of loops inside it included", "100000"),

@@ -11,6 +11,7 @@ from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import find_lowering
+from ontrain.providers.torch.lowering.small_nodes import Row, bind_fixed, emit_joined, rows_of_small
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
 __all__ = ["lower_nodes", "why_not", "with_bodies"]
@@ -53,19 +54,25 @@ def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
     Raises:
         ProviderError: a node has no lowering.
     """
-    for node in nodes:
-        lowering = find_lowering(node, e.device.type)
-        if lowering is None:
-            raise ProviderError(
-                f"TorchExecutionProvider cannot run {node.op_type}",
-                node=describe(node),
-                source=source_of(node),
-                reason=why_not(node),
-                way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
-            )
-        if e.skipped(node):
-            continue
-        e.node = node
-        with blamed_on(node, f"TorchExecutionProvider cannot run this use of {node.op_type}", ProviderError):
-            lowering(e, node)
+    for row in rows_of_small(e, bind_fixed(e, [*nodes])) if e.joins else (Row(nodes),):
+        if not row.joined or not emit_joined(e, row.nodes):
+            for node in row.nodes:
+                _lower(e, node)
     e.node = None
+
+
+def _lower(e: Emitter, node: ir.Node) -> None:
+    lowering = find_lowering(node, e.device.type)
+    if lowering is None:
+        raise ProviderError(
+            f"TorchExecutionProvider cannot run {node.op_type}",
+            node=describe(node),
+            source=source_of(node),
+            reason=why_not(node),
+            way_out="run on another provider, or register a lowering (see CONTRIBUTING)",
+        )
+    if e.skipped(node):
+        return
+    e.node = node
+    with blamed_on(node, f"TorchExecutionProvider cannot run this use of {node.op_type}", ProviderError):
+        lowering(e, node)

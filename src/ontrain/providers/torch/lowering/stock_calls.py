@@ -15,7 +15,7 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.stock_kernel import StockKernel
 from ontrain.stock_node import Step, open_node, open_nodes
 
-__all__ = ["emit_stock", "emit_stock_row"]
+__all__ = ["emit_session", "emit_stock", "emit_stock_row"]
 
 
 def emit_stock(
@@ -54,7 +54,7 @@ def emit_stock(
     else:
         session = opened()
     inputs = {f"i{at}": buf for at, buf in fed.items() if at not in fixed}
-    _run(e, op_type, session, inputs, {f"o{at}": value for at, value in enumerate(results)})
+    emit_session(e, op_type, session, inputs, {f"o{at}": value for at, value in enumerate(results)})
 
 
 def emit_stock_row(
@@ -72,13 +72,21 @@ def emit_stock_row(
     kinds = tuple(tuple(None if buf is None else from_torch_dtype(buf.dtype) for buf in bufs) for bufs in operands)
     told = tuple((op_type, tuple(sorted(stated.items()))) for op_type, stated in steps)
     bufs = {f"i{row}_{at}": buf for row, own in enumerate(operands) for at, buf in enumerate(own) if buf is not None}
-    _run(e, "_".join(op_type for op_type, _ in steps), _row(told, kinds), bufs, {"o": result})
+    emit_session(e, "_".join(op_type for op_type, _ in steps), _row(told, kinds), bufs, {"o": result})
 
 
-def _run(
+def emit_session(
     e: Emitter, name: str, session: Any, operands: Mapping[str, Buf], results: Mapping[str, ir.Value]
 ) -> None:  # fmt: skip
-    """Emit a call of a session: operands row by row, results in places of their own where theirs are not."""
+    """Emit a call of a session: operands row by row, results in places of their own where theirs are not.
+
+    Args:
+        e: what it is emitted with.
+        name: of the call, where calls are listed.
+        session: of the installed onnxruntime.
+        operands: by the session's names.
+        results: the same; those that nobody reads are left out.
+    """
     held = {name: tensor for name, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
     fixed = {name: tensor.contiguous() for name, tensor in held.items()}
     inputs = {name: e.contiguous(buf) for name, buf in operands.items() if name not in fixed}

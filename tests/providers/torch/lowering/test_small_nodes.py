@@ -1,0 +1,230 @@
+"""Small nodes in rows: equal to onnxruntime and to the same nodes one by one, where it is safe and worth a call."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import ontrain
+from ontrain.internals import without_function_modes
+from ontrain.providers.torch.lowering import nodes as lowering
+from ontrain.training import ORTTrainer, optim
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+
+TORCH = ["TorchExecutionProvider"]
+node = helper.make_node
+
+
+@pytest.fixture(autouse=True)
+def joined(apart, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_JOIN", "1")
+
+
+def _rows(session) -> list[str]:
+    return [name for name in calls(session) if name.startswith("onnxruntime_") and " + " in name]
+
+
+def _perceptron(rng, *, wide=16, layers=4, rows=2):
+    x = rng.standard_normal((rows, wide)).astype(np.float32)
+    weights, nodes, at = {}, [], "x"
+    for i in range(layers):
+        weights[f"w{i}"] = rng.standard_normal((wide, wide)).astype(np.float32) / wide**0.5
+        weights[f"b{i}"] = rng.standard_normal(wide).astype(np.float32)
+        nodes.append(node("Gemm", [at, f"w{i}", f"b{i}"], [f"h{i}"], name=f"layer{i}"))
+        nodes.append(node("Softplus", [f"h{i}"], [f"y{i}"], name=f"bend{i}"))
+        at = f"y{i}"
+    return file_of(nodes, {"x": x}, weights, [at]), {"x": x}
+
+
+def _chain(rng, middle, shape=(2, 8), weights=None):
+    """Two operators, what is given, and two more."""
+    x = rng.standard_normal(shape).astype(np.float32)
+    around = (
+        [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])],
+        [node("Abs", ["c"], ["d"]), node("Sqrt", ["d"], ["y"])],
+    )
+    return file_of([*around[0], *middle, *around[1]], {"x": x}, weights or {}, ["y"], opset=20), {"x": x}
+
+
+def test_a_small_model_is_one_call_and_equals_onnxruntime(rng):
+    session = assert_as_onnxruntime(*_perceptron(rng), rtol=1e-6, atol=1e-6)
+    assert calls(session) == ["onnxruntime_4 Gemm + 4 Softplus"]
+
+
+def test_large_products_keep_their_kernels(rng):
+    model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
+    assert not _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
+
+
+def test_a_large_node_parts_two_rows(rng):
+    wide = rng.standard_normal((8, 40_000)).astype(np.float32) / 200
+    tall = np.ascontiguousarray(wide.T)
+    middle = [node("MatMul", ["b", "wide"], ["m"]), node("MatMul", ["m", "tall"], ["c0"]), node("Sin", ["c0"], ["c"])]
+    model, feeds = _chain(rng, [node("Sin", ["b"], ["b0"]), *middle][1:], weights={"wide": wide, "tall": tall})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
+    assert _rows(session) == ["onnxruntime_Sin + Abs + Sqrt"]
+
+
+def test_what_onnxruntime_refuses_when_it_runs_has_other_kernels(rng):
+    """It takes such a convolution, and fails at the first run; the standard has it."""
+    w = rng.standard_normal((3, 2, 2)).astype(np.float32)
+    conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", dilations=[2])
+    model, feeds = _chain(rng, [conv], shape=(1, 2, 9), weights={"w": w})
+    with pytest.raises(Exception, match="Dilation not supported"):
+        onnxruntime.InferenceSession(model).run(None, feeds)
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    (y,) = session.run(None, feeds)
+    assert not _rows(session)
+    padded = np.pad(-np.exp(feeds["x"][0]), ((0, 0), (1, 1)))
+    windows = np.stack([padded[:, i : i + 3 : 2] for i in range(9)])
+    wanted = np.sqrt(np.abs(np.einsum("tck,mck->mt", windows, w)))
+    np.testing.assert_allclose(y[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_whole_numbers_are_not_divided_in_a_row():
+    """The least number by −1 ends the process in onnxruntime."""
+    a, b = np.full((2, 3), np.iinfo(np.int32).min, np.int32), np.full((2, 3), -1, np.int32)
+    nodes = [node("Div", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Abs", ["d"], ["e"]),
+             node("Sqrt", ["e"], ["f"]), node("Neg", ["f"], ["y"])]  # fmt: skip
+    session = ontrain.InferenceSession(file_of(nodes, {"a": a, "b": b}, {}, ["y"]), providers=TORCH)
+    with pytest.raises(ontrain.ProviderError, match="least integer"):
+        session.run(None, {"a": a, "b": b})
+    (y,) = session.run(None, {"a": a, "b": -2 * b})
+    np.testing.assert_allclose(y, -np.sqrt(np.full((2, 3), 2.0**30)), rtol=1e-6)
+    assert _rows(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
+
+
+def test_random_numbers_are_drawn_by_torch(rng):
+    nodes = [node("Dropout", ["b", "ratio", "on"], ["c"], seed=3)]
+    model, feeds = _chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(True)})
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    a, b = (session.run(None, feeds)[0] for _ in range(2))
+    assert (a == 0).any() and (a != b).any()  # two draws
+    off = ontrain.InferenceSession(
+        _chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(False)})[0], providers=TORCH
+    )
+    np.testing.assert_allclose(off.run(None, feeds)[0], np.sqrt(np.exp(feeds["x"])), rtol=1e-6)
+    assert len(_rows(off)) == 1
+
+
+def test_what_follows_from_weights_alone_is_computed_once_for_all_plans(rng):
+    weights = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in "pq"}
+    nodes = [
+        node("Concat", ["p", "q"], ["pq"], axis=0), node("Exp", ["pq"], ["w"]), node("Transpose", ["p"], ["t"]),
+        node("MatMul", ["x", "t"], ["h"]), node("Gemm", ["h", "w"], ["y"], transB=1),
+    ]  # fmt: skip
+    x = rng.standard_normal((2, 8)).astype(np.float32)
+    proto = onnx.load_from_string(file_of(nodes, {"x": x}, weights, ["y"]))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    options = ontrain.SessionOptions()
+    options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    session = ontrain.InferenceSession(
+        proto.SerializeToString(), options, providers=TORCH, disabled_optimizers=["FoldWeights"]
+    )
+    for n in (2, 3, 70):
+        x = rng.standard_normal((n, 8)).astype(np.float32)
+        wanted = x @ weights["p"].T @ np.exp(np.concatenate([weights["p"], weights["q"]])).T
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
+    for plan in session._own._session._planner.plans.values():
+        names = [call.node.op_type for call in plan.executable.current._program]
+        assert not any("Concat" in name or "Exp" in name for name in names)
+
+
+def test_a_row_is_traced_node_by_node(rng):
+    model, feeds = _perceptron(rng)
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    (y,) = session.run(None, feeds)
+    (plan,) = session._own._session._planner.plans.values()
+    outputs, times = plan.executable.trace({"x": torch.from_numpy(feeds["x"])})
+    assert sum("Softplus" in time.operator for time in times) == 4
+    np.testing.assert_allclose(outputs["y3"].numpy(), y, rtol=1e-6)
+    with without_function_modes():
+        (call,) = plan.executable.current.trace({"x": torch.from_numpy(feeds["x"])})[1]
+    assert call.name == ", ".join(f"layer{i}, bend{i}" for i in range(4))
+
+
+@pytest.mark.parametrize("off", ["ONTRAIN_JOIN", "ONTRAIN_TUNE", "level"])
+def test_rows_can_be_turned_off(rng, monkeypatch, off):
+    model, feeds = _perceptron(rng)
+    options = ontrain.SessionOptions()
+    if off == "level":
+        options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_DISABLE_ALL
+    else:
+        monkeypatch.setenv(off, "0")
+    session = ontrain.InferenceSession(model, options, providers=TORCH)
+    session.run(None, feeds)
+    assert not _rows(session)
+
+
+def test_a_word_that_is_no_switch_is_refused(monkeypatch):
+    monkeypatch.setenv("ONTRAIN_JOIN", "2")
+    with pytest.raises(ontrain.OptionError, match="join is 2"):
+        ontrain.providers.get_provider(*TORCH)
+
+
+def test_an_index_out_of_range_is_named(rng):
+    nodes = [node("Gather", ["b", "i"], ["g"], axis=1), node("Sin", ["g"], ["c"])]
+    x = rng.standard_normal((2, 8)).astype(np.float32)
+    around = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])], [node("Abs", ["c"], ["y"])]
+    i = np.array([1, 3, -1])
+    session = ontrain.InferenceSession(
+        file_of([*around[0], *nodes, *around[1]], {"x": x, "i": i}, {}, ["y"]), providers=TORCH
+    )
+    (y,) = session.run(None, {"x": x, "i": i})
+    np.testing.assert_allclose(y, np.abs(np.sin(-np.exp(x))[:, i]), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ontrain.ProviderError, match="Gather"):
+        session.run(None, {"x": x, "i": np.array([1, 8, 0])})
+
+
+def test_threads_share_a_row_at_many_sizes(rng):
+    model, _ = _perceptron(rng)
+    proto = onnx.load_from_string(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
+    stock = onnxruntime.InferenceSession(proto.SerializeToString())
+    fed = [rng.standard_normal((n, 16)).astype(np.float32) for n in range(1, 9)]
+    wanted, wrong = [stock.run(None, {"x": x})[0] for x in fed], []
+
+    def work(start):
+        for turn in range(60):
+            at = (start + turn) % len(fed)
+            (y,) = session.run(None, {"x": fed[at]})
+            if not np.allclose(y, wanted[at], rtol=1e-5, atol=1e-6):
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_step_that_trains_runs_node_by_node(monkeypatch):
+    """Its numbers are eager PyTorch's, call by call."""
+
+    def refused(*args):
+        raise AssertionError("nodes of a step were joined")
+
+    monkeypatch.setattr(lowering, "emit_joined", refused)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softplus(), torch.nn.Linear(8, 2))
+    description = {"inputs": [("x", ["n", 8]), ("label", ["n", 2])], "outputs": [("loss", [], True), ("y", ["n", 2])]}
+    trainer = ORTTrainer(model, description, optim.SGDConfig(lr=0.1), torch.nn.functional.mse_loss)
+    for _ in range(2):
+        loss, y = trainer.train_step(torch.randn(3, 8), torch.randn(3, 2))
+        trainer.eval_step(torch.randn(2, 8), torch.randn(2, 2))
+    assert torch.isfinite(loss) and y.shape == (3, 2)
+
+
+def test_quantised_weights_and_numbers_stay_what_onnxruntime_makes_of_them(rng):
+    scale, zero = np.float32(0.05), np.uint8(120)
+    middle = [node("QuantizeLinear", ["b", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["c"])]
+    model, feeds = _chain(rng, middle, weights={"s": scale, "z": zero})
+    assert len(_rows(assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6))) == 1
+    assert numpy_helper.to_array(onnx.load_from_string(model).graph.initializer[0]) == scale
