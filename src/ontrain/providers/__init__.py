@@ -2,6 +2,7 @@
 
 from ontrain.providers.base import (
     Array,
+    AtOnce as AtOnce,
     Capabilities,
     Executable,
     ExecutionProvider,

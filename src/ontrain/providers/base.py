@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ontrain.graph import MemoryOf, StateKind
 
 __all__ = [
-    "Array", "Capabilities", "Executable", "ExecutionProvider", "FlatKey", "FlatState", "ModuleExecutable",
+    "Array", "AtOnce", "Capabilities", "Executable", "ExecutionProvider", "FlatKey", "FlatState", "ModuleExecutable",
     "ModuleMemory", "NodeTime", "OperatorTime", "State", "StateSpec", "Tape", "Tensor", "as_array", "own_state",
 ]  # fmt: skip
 
@@ -166,6 +166,22 @@ class Executable(Protocol):
         ...
 
 
+class AtOnce(Protocol):
+    """A compiled graph that takes arrays of numpy as they are, and gives others.
+
+    Attributes:
+        kinds: by the name of each input the dtype and the sizes that it takes; no other array may be passed.
+        names: of the outputs, in order.
+    """
+
+    kinds: Mapping[str, tuple[Any, tuple[int, ...]]]
+    names: Sequence[str]
+
+    def __call__(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """Run once. Several threads may call it at the same time."""
+        ...
+
+
 class ModuleExecutable(Protocol):
     """A compiled graph in two halves, for one signature of a module in a user's own loop.
 
@@ -234,6 +250,7 @@ class Capabilities:
         attends_sequences: attention takes packed sequences, for which padding need not be put back.
         serves_sequences: the same, where nothing is differentiated.
         multiplies_bfloat16: products of bfloat16 are faster than those of float32, on units made for them.
+        at_once: gives an executable's way from arrays to arrays; None for one that has no shorter way than `run`.
     """
 
     memory_of: MemoryOf | None = None
@@ -242,6 +259,7 @@ class Capabilities:
     attends_sequences: bool = False
     serves_sequences: bool = False
     multiplies_bfloat16: bool = False
+    at_once: Callable[[Executable], AtOnce | None] | None = None
 
 
 class ExecutionProvider(Protocol):

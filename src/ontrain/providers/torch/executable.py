@@ -21,6 +21,8 @@ from ontrain.providers.torch.lowering.optimizer import is_update
 from ontrain.providers.torch.products import Product, products_of
 from ontrain.providers.torch.program import Program
 from ontrain.providers.torch.replay import PlanPart, Recording, told
+from ontrain.providers.torch.row_at_once import RowAtOnce
+from ontrain.providers.torch.stock_kernel import StockKernel
 
 __all__ = ["TorchExecutable", "mix"]
 
@@ -78,6 +80,13 @@ class TorchExecutable:
         self._updates = updates_at < len(self._program)
         self.codes = codes([self._program[:updates_at], self._program[updates_at:]])
         self._latest: weakref.ref[_Bound] | None = None
+
+    @property
+    def at_once(self) -> RowAtOnce | None:
+        """The way past the planned memory, where the whole plan is one call of onnxruntime; see `AtOnce`."""
+        if len(self._program) != 1 or not isinstance(self._program[0].fn, StockKernel) or self.generators:
+            return None
+        return RowAtOnce.of(self._program[0].fn, self._program[0].args, self.inputs, self.outputs)
 
     @property
     def planned_bytes(self) -> int:

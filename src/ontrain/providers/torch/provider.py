@@ -11,7 +11,7 @@ import torch
 
 from ontrain.errors import OptionError
 from ontrain.graph import WorkingMemory
-from ontrain.providers.base import Capabilities, State, StateSpec, own_state
+from ontrain.providers.base import AtOnce, Capabilities, Executable, State, StateSpec, own_state
 from ontrain.providers.torch.between import Plan
 from ontrain.providers.torch.blocks import Blocks
 from ontrain.providers.torch.executable import TorchExecutable
@@ -80,7 +80,7 @@ class TorchExecutionProvider:
             memory_of=self.memory_of, module_memory=self.module_memory, flat_state=self.create_state,
             attends_sequences=self.attends_sequences,
             serves_sequences=True,
-            multiplies_bfloat16=self._device.type != "cpu" or multiplies_bfloat16(),
+            multiplies_bfloat16=self._device.type != "cpu" or multiplies_bfloat16(), at_once=_at_once,
         )  # fmt: skip
 
     def supports(self, node: ir.Node) -> str | None:
@@ -108,3 +108,7 @@ class TorchExecutionProvider:
     def memory_of(self, graph: ir.Graph) -> WorkingMemory:
         """Return where the values of a graph will lie."""
         return memory_of(graph, self.settings.logits_bytes, as_eager=self.settings.tuning is None)
+
+
+def _at_once(executable: Executable) -> AtOnce | None:
+    return executable.current.at_once if isinstance(executable, Plan) else None

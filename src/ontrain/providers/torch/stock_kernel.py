@@ -6,9 +6,9 @@ onnxruntime's session, and hands over options for a run, where onnxruntime would
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
@@ -50,6 +50,8 @@ class StockKernel:
         self._op_type, self._session = op_type, session
         self._inputs, self._outputs, self._fixed = _places(inputs), _places(outputs), dict(fixed or {})
         self._calls: dict[tuple[int, ...], Callable[[], object]] = {}
+        self._names = [place.name for place in self._outputs]
+        self._run = getattr(getattr(session, "_sess", None), "run", session.run)
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Compute the outputs.
@@ -63,6 +65,16 @@ class StockKernel:
             call()
         except Exception as error:  # onnxruntime's errors share no base but Exception
             raise refused(self._op_type, error) from error
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Return new arrays for the outputs, of arrays for the inputs in order."""
+        feeds = {place.name: array for place, array in zip(self._inputs, arrays, strict=True)}
+        return cast("list[Any]", self._run(self._names, feeds, None))
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether a call is given all that the session reads."""
+        return not self._fixed
 
     def _bound(self, addresses: tuple[int, ...]) -> Callable[[], object]:
         binding = self._session.io_binding()

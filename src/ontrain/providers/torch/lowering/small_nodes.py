@@ -37,8 +37,11 @@ What is larger is faster in ATen's kernels, even on one thread.
 """
 _CONVOLUTION_FLOPS, _CONVOLUTION_BYTES = 4e6, 1 << 19
 """Those of a small convolution, whose call costs five times as much as another."""
-_WEIGHTS = 4 << 20
-"""Bytes of weights in all rows of a plan at most: each session holds its own in the order of its kernels."""
+_WEIGHT, _WEIGHTS = 1 << 19, 4 << 20
+"""Bytes of a small node's weight, and of those of all rows of a plan, at most.
+
+Each session holds its own weights, in the order of its kernels.
+"""
 _CALL, _NODE, _LOOK = 5.0, 2.0, 0.2
 """Microseconds: of a call of onnxruntime, saved by a node inside it, and spent on one that only looks at memory."""
 _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
@@ -124,20 +127,29 @@ def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
         yield from _trimmed(row)
         row = []
         yield Row([node])
-    yield from _trimmed(row)
+    if len(row) == len(nodes) and _saves(row):
+        yield Row(row, joined=True)  # a plan of one call is run from arrays to arrays
+    else:
+        yield from _trimmed(row)
 
 
 def _trimmed(row: Sequence[ir.Node]) -> Iterator[Row]:
-    """A row without the views at its ends, which cost nothing outside; joined if that saves more than a call costs."""
+    """A row without the views at its ends, which cost nothing outside."""
     looks = [*map(_looks, row)]
     if False not in looks:
         yield Row(row)
         return
     first, last = looks.index(False), len(row) - looks[::-1].index(False)
-    inside = sum(looks[first:last])
     yield Row(row[:first])
-    yield Row(row[first:last], joined=(last - first - inside) * _NODE > _CALL + inside * _LOOK)
+    yield Row(row[first:last], joined=_saves(row[first:last]))
     yield Row(row[last:])
+
+
+def _saves(row: Sequence[ir.Node]) -> bool:
+    """Whether one call takes less time than the nodes by themselves."""
+    looks, layers = sum(map(_looks, row)), sum(record_of(node).recurrent for node in row)
+    # A recurrent layer by itself is a call of onnxruntime, too.
+    return (len(row) - looks - layers) * _NODE + layers * _CALL > _CALL + looks * _LOOK
 
 
 def _looks(node: ir.Node) -> bool:
@@ -156,7 +168,7 @@ def _is_small(e: Emitter, node: ir.Node) -> bool:
     flops, size = (_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES) if record.convolves else (_FLOPS, _BYTES)
     results = _COMPUTED if record.computes else _MOVED
     for value in node.inputs:
-        if value is not None and not _fits(value, _MOVED, size):
+        if value is not None and not _fits(value, _MOVED, _WEIGHT if _never_changes(e, value) else size):
             return False
     if not all(_fits(v, results, size) and v not in e.placement.pins for v in node.outputs if e.reads(v)):
         return False
@@ -174,11 +186,15 @@ def _nbytes(value: ir.Value) -> int:
     return int(math.prod(static_dims(value)) * value.dtype.itemsize)
 
 
+def _never_changes(e: Emitter, value: ir.Value) -> bool:
+    return value.const_value is not None or (e.computed(value) and e.unchanging(e.raw(value)) is not None)
+
+
 def _weight_bytes(e: Emitter, node: ir.Node) -> int:
     return sum(
         _nbytes(value) for value in node.inputs
         if value is not None and value.dtype is not None and value.shape is not None and value.shape.is_static()
-        and (value.const_value is not None or _is_weight(e, value))
+        and _never_changes(e, value)
     )  # fmt: skip
 
 
