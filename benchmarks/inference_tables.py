@@ -41,8 +41,8 @@ def small_models() -> Iterable[str]:
     yield from ("", "### Inference of small models", "")
     yield (
         f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for exports of "
-        f"{len(slowest_first)} small modules: {mean:.2f} in geometric mean. A run of ontrain's provider costs some ten "
-        f"microseconds of Python, whatever the model; {origin(slowest_first[0])}."
+        f"{len(slowest_first)} small modules: {mean:.2f} in geometric mean. What consists of small nodes "
+        f"alone runs as one call of onnxruntime, so a plan has to be made first; {origin(slowest_first[0])}."
     )
     yield (
         "\n| model | stock, µs | TorchExecutionProvider, µs | times stock's | loading, first run, first run of another "
