@@ -30,7 +30,7 @@ def _no_collector():
 
 @pytest.mark.usefixtures("_no_collector")
 def test_a_block_that_became_too_small_is_let_go_at_once(rng):
-    provider = TorchExecutionProvider()
+    provider = TorchExecutionProvider(join=False)
     small, large = _executable(provider, 3), _executable(provider, 30)
     feeds = {rows: {"x": rng.standard_normal((rows, 4), np.float32)} for rows in (3, 30)}
     before = small.run(feeds[3])
