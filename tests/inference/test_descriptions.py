@@ -188,16 +188,25 @@ def test_a_contradiction_that_onnxruntime_does_not_see_is_told_as_the_file_has_i
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider):
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "y = Identity(forest)",
+        "copy = Identity(forest) y = Relu(copy)",
+        "limit = Greater(forest, zero) y = Where(limit, forest, zero)",
+    ],
+)
+def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider, rest):
     """skl2onnx states one column whatever the number of targets, and onnxruntime infers nothing of a forest."""
-    graph = """g (float[n, 2] x) => (float[n, 1] y) {
-        y = ai.onnx.ml.TreeEnsembleRegressor<
+    graph = """g (float[n, 2] x) => (float[n, 1] y) <float zero = {0}> {
+        forest = ai.onnx.ml.TreeEnsembleRegressor<
             n_targets = 3, nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
             nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [0.5, 0.0, 0.0],
             nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0, 0],
             target_nodeids = [1, 2, 2], target_ids = [0, 1, 2], target_weights = [1.0, 2.0, 3.0]
         >(x)
-    }"""
+        REST
+    }""".replace("REST", rest)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())

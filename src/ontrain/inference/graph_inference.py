@@ -433,7 +433,7 @@ def _stated(
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
         clash = _clash(own, stated)
-        if clash is not None and not changed and not infers_rank(proto, output.name):
+        if clash is not None and not infers_rank(proto, output.name):
             own, clash = stated, None
         if clash is None:
             own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
