@@ -47,7 +47,8 @@ def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> lis
     touched = [_held(storage for instruction in part for storage in _storages(instruction)) for part in parts]
     viewed = {
         id(root) for part in parts for instruction in part for buf in (*instruction.reads, *instruction.writes)
-        if (root := buf.storage.root()).held and (isinstance(instruction.fn, StockKernel) or buf.layout() != root.layout)
+        if (root := buf.storage.root()).held
+        and (isinstance(instruction.fn, StockKernel) or buf.layout() != root.layout)
     }  # fmt: skip
     written, handed_on = [], list[Storage]()
     for at, part in enumerate(parts):
