@@ -146,8 +146,8 @@ class GraphSession:
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
         if model is None:
-            self._inputs, outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
-            self._outputs = _with_sizes_by_onnx(outputs, proto, changed=self._optimisation.level > 0)
+            self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
+            self._outputs = _with_sizes_by_onnx(self._outputs, proto, changed=self._optimisation.level > 0)
             self._stepwise = self._in_steps()
             numbers = of_numbers and all(
                 isinstance(v.type, ir.TensorType) and is_numeric(v) for v in filed.raw.graph.inputs
