@@ -188,16 +188,25 @@ def test_a_contradiction_that_onnxruntime_does_not_see_is_told_as_the_file_has_i
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider):
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "y = Identity(forest)",
+        "copy = Identity(forest) y = Relu(copy)",
+        "limit = Greater(forest, zero) y = Where(limit, forest, zero)",
+    ],
+)
+def test_of_a_forest_with_several_targets_the_stated_size_is_told(provider, rest):
     """skl2onnx states one column whatever the number of targets, and onnxruntime infers nothing of a forest."""
-    graph = """g (float[n, 2] x) => (float[n, 1] y) {
-        y = ai.onnx.ml.TreeEnsembleRegressor<
+    graph = """g (float[n, 2] x) => (float[n, 1] y) <float zero = {0}> {
+        forest = ai.onnx.ml.TreeEnsembleRegressor<
             n_targets = 3, nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],
             nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"], nodes_values = [0.5, 0.0, 0.0],
             nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0, 0],
             target_nodeids = [1, 2, 2], target_ids = [0, 1, 2], target_weights = [1.0, 2.0, 3.0]
         >(x)
-    }"""
+        REST
+    }""".replace("REST", rest)
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
@@ -215,3 +224,33 @@ def test_sizes_of_a_softmax_of_any_opset_keep_their_names(provider, op_type, ver
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert ours.get_outputs()[0].shape == ["rows", "length", None, 4]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_size_that_onnxruntime_does_not_infer_is_told_as_the_file_states_it(provider):
+    """skl2onnx states two scores of a linear model for two classes, and takes one of them."""
+    graph = """g (float[n, 2] x) => (float[n, 2] y) <int64[1] last = {1}> {
+        label, scores = ai.onnx.ml.LinearClassifier<classlabels_ints = [0, 1], coefficients = [1.0, 2.0, -1.0, -2.0],
+            intercepts = [0.5, -0.5]>(x)
+        y = ai.onnx.ml.ArrayFeatureExtractor(scores, last)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert ours.run(None, {"x": np.ones((3, 2), np.float32)})[0].shape == (3, 1)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("stated", ["float[a, b]", "float[n, b]", "float[n]", "float[n, 3]", "float"])
+def test_sizes_of_a_graph_in_steps_are_told_as_onnx_infers_them(provider, stated):
+    graph = f"""g (float[n, 2] x) => ({stated} y, seq(map(int64, float)) table) {{
+        copy = Identity(x)
+        y = Relu(copy)
+        table = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(y)
+    }}"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
+    if stated == "float":
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+    theirs, ours = sessions(model, provider)
+    assert described(ours.get_outputs()) == described(theirs.get_outputs())
+    assert ours.get_outputs()[0].shape[-1] == 2

@@ -170,13 +170,12 @@ class _Checker:
                 way_out=f"imported: {', '.join(repr(d or 'ai.onnx') for d in imports)}",
             )
         # onnxruntime writes it into files of every opset: its optimisers made it before the standard had it. There it
-        # may have attributes of any name, which nothing reads.
+        # may have attributes of any name, which nothing reads; so may operators that onnx does not know.
         is_early = not domain and node.op_type == "LayerNormalization" and imports[domain] < _LAYER_NORMALIZATION
         version = _LAYER_NORMALIZATION if is_early else imports[domain]
+        own = None if domain else experimental_schema(node.op_type, version)
         try:
-            schema = (None if domain else experimental_schema(node.op_type, version)) or onnx.defs.get_schema(
-                node.op_type, version, domain
-            )
+            schema = own or onnx.defs.get_schema(node.op_type, version, domain)
         except onnx.defs.SchemaError as error:
             if domain in ("", _ML):
                 known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}
@@ -187,7 +186,8 @@ class _Checker:
                 ) from error
             return  # of another domain: known to ontrain or refused once functions are inlined
         _arity(node, schema, text)
-        _schema_attributes(node, schema, text, takes_others=is_early)
+        is_foreign = own is not None and not onnx.defs.has(node.op_type)
+        _schema_attributes(node, schema, text, takes_others=is_early or is_foreign)
 
 
 def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:

@@ -1,4 +1,6 @@
-"""Operators below opset 10 that the package onnx has forgotten, and onnxruntime still runs.
+"""Operators of the standard's domain that the package onnx does not know, and onnxruntime runs.
+
+Most are experiments below opset 10. One is onnxruntime's own, which its optimisers write into files of every opset.
 
 Source: the schemas and kernels of onnxruntime 1.32, and the changelog of the ONNX operators.
 """
@@ -20,10 +22,13 @@ def _attribute(name: str, kind: OpSchema.AttrType, *, required: bool = False) ->
 
 @cache
 def experimental_schema(op_type: str, version: int) -> OpSchema | None:
-    """Return the schema of an operator that the standard had as an experiment, or with other attributes, at `version`.
+    """Return the schema of an operator that onnxruntime has in the standard's domain at `version`, and onnx has not.
 
-    None if onnxruntime has no such operator there.
+    The standard had it as an experiment, or with other attributes, or never. None if onnxruntime has no such operator
+    there.
     """
+    if op_type == _SIMPLIFIED.name:
+        return _SIMPLIFIED
     ends, schema = _SCHEMAS.get(op_type, (0, None))
     return schema if version < ends else None
 
@@ -41,6 +46,24 @@ def _schema(name: str, *attributes: OpSchema.Attribute, operands: int = 1, optio
     )
 
 
+def _simplified() -> OpSchema:
+    """RMSNormalization, before the standard had it."""
+    floats = ["tensor(float16)", "tensor(bfloat16)", "tensor(float)", "tensor(double)"]
+    inverse = OpSchema.FormalParameter("inv_std_var", "U", param_option=OpSchema.FormalParameterOption.Optional)
+    return OpSchema(
+        "SimplifiedLayerNormalization",
+        "",
+        1,
+        inputs=[OpSchema.FormalParameter("X", "T"), OpSchema.FormalParameter("scale", "V")],
+        outputs=[OpSchema.FormalParameter("Y", "V"), inverse],
+        type_constraints=[(name, floats, "") for name in "TUV"],
+        attributes=[
+            _attribute("axis", _Kind.INT), _attribute("epsilon", _Kind.FLOAT), _attribute("stash_type", _Kind.INT)
+        ],
+    )  # fmt: skip
+
+
+_SIMPLIFIED = _simplified()
 _ALPHA, _BETA = (_attribute(name, _Kind.FLOAT) for name in ("alpha", "beta"))
 _STATED = [_attribute(name, _Kind.FLOAT, required=True) for name in ("alpha", "beta")]
 _FACTOR = _attribute("scale", _Kind.FLOAT)

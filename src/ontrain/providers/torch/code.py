@@ -21,6 +21,7 @@ from ontrain.graph import describe
 from ontrain.internals import OpOverload, of
 from ontrain.providers.torch.buffers import Buf, Layout, Storage
 from ontrain.providers.torch.instructions import Instruction
+from ontrain.providers.torch.stock_kernel import StockKernel
 
 __all__ = ["Code", "Held", "Resolve", "codes"]
 
@@ -46,7 +47,8 @@ def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> lis
     touched = [_held(storage for instruction in part for storage in _storages(instruction)) for part in parts]
     viewed = {
         id(root) for part in parts for instruction in part for buf in (*instruction.reads, *instruction.writes)
-        if (root := buf.storage.root()).held and buf.layout() != root.layout
+        if (root := buf.storage.root()).held
+        and (isinstance(instruction.fn, StockKernel) or buf.layout() != root.layout)
     }  # fmt: skip
     written, handed_on = [], list[Storage]()
     for at, part in enumerate(parts):
@@ -70,7 +72,8 @@ class Code:
 
     Args:
         program: the instructions, planned.
-        viewed: ids of held storages of which views are taken, here or later, so that their layout must be the planned.
+        viewed: ids of held storages of which views are taken or that a kernel reads by its address, here or later, so
+            that their layout must be the planned.
         taken: held storages that come from the part before.
         storages: held storages that the part after needs.
         timed: call `tick(number)` after each instruction; `tick` is given to `bind`.
@@ -262,6 +265,6 @@ def _put(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def _as_planned(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a result that came in another layout than the one that the plan's views count on."""
+    """A copy of a result that came in another layout than the one that the plan's views and addresses count on."""
     laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
     return laid.copy_(result)

@@ -97,3 +97,28 @@ def test_large_images_are_not(rng):
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 16, 64, 64), (16, 16, 3, 3)))
     model = file_of([helper.make_node("Conv", ["x", "w"], ["y"])], {"x": x}, {"w": w}, ["y"])
     assert "onnxruntime_Conv" not in calls(assert_as_onnxruntime(model, {"x": x}, rtol=1e-4, atol=1e-4))
+
+
+@pytest.mark.parametrize("between", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("small", ["Conv", "QuantizeLinear"])
+def test_an_operand_that_a_kernel_left_with_its_channels_last(rng, between, small):
+    """oneDNN makes such images of filters in its own order, and pooling leaves them so, whatever the plan says."""
+    x = rng.standard_normal((1, 28, 11, 11)).astype(np.float32)
+    weights = {
+        name: (0.05 * rng.standard_normal(shape)).astype(np.float32)
+        for name, shape in (("w", (48, 28, 3, 3)), ("v", (64, 48, 2, 2)))
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["images"]),
+        helper.make_node(between, ["images"], ["pooled"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    if small == "Conv":
+        nodes.append(helper.make_node("Conv", ["pooled", "v"], ["y"]))
+    else:
+        weights |= {"scale": np.float32(0.1), "zero": np.uint8(128)}
+        nodes += [
+            helper.make_node("QuantizeLinear", ["pooled", "scale", "zero"], ["bytes"]),
+            helper.make_node("DequantizeLinear", ["bytes", "scale", "zero"], ["y"]),
+        ]
+    session = assert_as_onnxruntime(file_of(nodes, {"x": x}, weights, ["y"]), {"x": x}, rtol=1e-4, atol=1e-4)
+    assert any(name.startswith("onnxruntime_") for name in calls(session))

@@ -12,6 +12,7 @@ import torch
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.single_precision import in_single_precision
 
 __all__: list[str] = []
 
@@ -70,7 +71,7 @@ lowers_composite("CholeskyEx")(_by(torch.linalg.cholesky_ex))
 lowers_composite("Eigh")(_by(torch.linalg.eigh))
 lowers_composite("LogAbsDet")(_by(_log_abs_det))
 lowers_composite("Solve")(_by(torch.linalg.solve))
-lowers("Inverse", domain=MICROSOFT)(_by(torch.linalg.inv))
+lowers("Inverse", domain=MICROSOFT)(_by(in_single_precision(torch.linalg.inv)))
 lowers_composite("Svd")(_by(_svd))
 lowers_composite("Geqrf")(_by(torch.geqrf))
 lowers_composite("HouseholderProduct")(_by(torch.linalg.householder_product))

@@ -13,6 +13,7 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.linear import multiply_constant
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.single_precision import in_single_precision
 
 __all__: list[str] = []
 
@@ -77,4 +78,4 @@ def einsum(e: Emitter, node: ir.Node) -> None:
 
 @lowers("Det")
 def det(e: Emitter, node: ir.Node) -> None:
-    e.compute(torch.linalg.det, e.value(node.inputs[0]), outs=[e.out(node.outputs[0])])
+    e.compute(in_single_precision(torch.linalg.det), e.value(node.inputs[0]), outs=[e.out(node.outputs[0])])

@@ -19,6 +19,7 @@ from ontrain.providers.torch.lowering.batch_statistics import (
     gradients_by_parts,
 )
 from ontrain.providers.torch.lowering.registry import attributes, computed_by, lowers, lowers_composite
+from ontrain.providers.torch.lowering.single_precision import in_single_precision
 
 __all__: list[str] = []
 
@@ -194,6 +195,7 @@ computed_by(
 )
 
 
+@in_single_precision
 def _across_channels(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
     """A window of an even size reaches one channel further behind than before in ONNX, and the other way in torch."""
     mirrored = size % 2 == 0

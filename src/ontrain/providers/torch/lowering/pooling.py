@@ -16,6 +16,7 @@ from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.convolution import geometry
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
+from ontrain.providers.torch.lowering.single_precision import in_single_precision
 
 __all__: list[str] = []
 
@@ -124,6 +125,8 @@ _BY_WINDOW = 1 << 15
 """Elements of images up to which one call of ATen's takes less time than one for each place of a window."""
 _RANKS = (1, 2, 3)
 """Numbers of axes over which ATen pools."""
+_DEEP = 3
+"""Axes of volumes, whose means ATen has in single and double precision only."""
 
 
 def _windows(*axes: Sequence[int]) -> tuple[list[int], ...]:
@@ -249,6 +252,8 @@ def average_pool(e: Emitter, node: ir.Node) -> None:
         )  # fmt: skip
     else:
         pool = _mean_of_windows(e.device, wanted, x, kernel, strides, dilations, pads, include)
+    if len(kernel) == _DEEP:
+        pool = in_single_precision(pool)
     e.compute(pool, x, outs=[e.out(node.outputs[0], x)], fresh=True)
 
 
@@ -287,10 +292,12 @@ def average_pool_grad(e: Emitter, node: ir.Node) -> None:
     kernel, strides, pads, _ = _windows(a["kernel_shape"], a["strides"], a["pads"][:rank], a["dilations"])
     dmeans, images = (_images(e, v) for v in (e.ordered(dy, order_of(out.meta)), out))
     # The kernel asks for the images only to know their shape, which the result has, too.
-    e.run(
-        (aten.avg_pool3d_backward if rank == 3 else aten.avg_pool2d_backward).grad_input, dmeans, images, kernel,
-        strides, pads, _rounds_up(node), bool(a.get("count_include_pad", 0)), None, grad_input=images, writes=[images],
-    )  # fmt: skip
+    told = (kernel, strides, pads, _rounds_up(node), bool(a.get("count_include_pad", 0)), None)
+    if rank == _DEEP and dy.dtype != torch.float32:
+        e.compute(in_single_precision(aten.avg_pool3d_backward), dmeans, images, *told, outs=[images])
+        return
+    means = aten.avg_pool3d_backward if rank == _DEEP else aten.avg_pool2d_backward
+    e.run(means.grad_input, dmeans, images, *told, grad_input=images, writes=[images])
 
 
 def _mean_of_windows(
