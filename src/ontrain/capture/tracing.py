@@ -323,7 +323,8 @@ class _Whole(type):
         if isinstance(value, torch.SymFloat):
             return torch.sym_int(value)
         if isinstance(value, torch.Tensor) and not value.is_complex():
-            number: Any = value.item()
+            # A whole number out of a fraction varies as one out of a tensor of whole numbers does.
+            number: Any = (value.to(torch.int64) if value.is_floating_point() else value).item()
             return cls(number) if isinstance(number, torch.SymInt | torch.SymFloat) else builtins.int(number)
         return builtins.int(value, *args)
 
