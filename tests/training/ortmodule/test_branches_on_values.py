@@ -363,8 +363,8 @@ def test_a_mask_of_a_function_of_indices_before_a_branch():
     ours = ORTModule(copy.deepcopy(eager))
     padding = torch.ones(3, 6, dtype=torch.bool)
     padding[0, 3:] = False
-    for x, kept in ((torch.randn(2, 5, 4), padding[1:, :5]), (torch.randn(3, 6, 4), padding)):
+    for x, present in ((torch.randn(2, 5, 4), padding[1:, :5]), (torch.randn(3, 6, 4), padding)):
         for module in (ours, eager):
             module.zero_grad()
-            module(x.double(), kept).square().sum().backward()
+            module(x.double(), present).square().sum().backward()
         torch.testing.assert_close(ours.layer.weight.grad, eager.layer.weight.grad)
