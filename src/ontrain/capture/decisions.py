@@ -28,7 +28,7 @@ from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
 __all__ = [
-    "WAY_OUT", "Answers", "Decision", "Decisions", "RandomBranchError", "ValueBranchError",
+    "WAY_OUT", "Answers", "Decision", "Decisions", "ProgramThread", "RandomBranchError", "ValueBranchError",
     "equality_by_elements",
 ]  # fmt: skip
 
@@ -176,6 +176,10 @@ class Answers:
         return value
 
 
+class ProgramThread(threading.Thread):
+    """Runs a program on values while it is traced, and is no part of the trace: nothing exports what it calls."""
+
+
 _UNKNOWN = object()
 
 
@@ -196,7 +200,7 @@ class _Run:
     def numbers(self) -> dict[str, int | float]:
         """Return the numbers that stand behind the trace's symbols so far."""
         # A thread of its own has none of the modes that the trace is running under.
-        thread = threading.Thread(target=self._advance)
+        thread = ProgramThread(target=self._advance)
         thread.start()
         thread.join()
         return self._numbers

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import available, of, private
@@ -79,24 +80,6 @@ def _unbind(input: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
 def _arange(*limits: Any, **options: Any) -> torch.Tensor:
     known = [float(x) if isinstance(x, torch.SymFloat) and not x.node.has_hint() else x for x in limits]
     return torch.arange(*known, **options)  # a fraction that follows from values is asked for
-
-
-def _getitem(input: torch.Tensor, index: Any) -> Any:
-    parts = tuple(map(_bounded, index)) if isinstance(index, tuple) else _bounded(index)
-    return input[parts]  # up to torch 2.12 a slice's bound that is a tensor is asked for
-
-
-def _bounded(part: Any) -> Any:
-    if not isinstance(part, slice):
-        return part
-    start, stop = (bound.item() if _is_a_number(bound) else bound for bound in (part.start, part.stop))
-    return slice(start, stop, part.step)
-
-
-def _is_a_number(bound: Any) -> bool:
-    if not isinstance(bound, torch.Tensor) or bound.dim():
-        return False
-    return not (bound.is_floating_point() or bound.is_complex() or bound.dtype is torch.bool)
 
 
 def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
@@ -171,7 +154,8 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.arange: _arange,
     torch.gru_cell: _gru_cell,
     torch.lstm_cell: _lstm_cell,
-    torch.Tensor.__getitem__: _getitem,
+    torch.Tensor.__getitem__: getitem,
+    torch.Tensor.__setitem__: setitem,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),

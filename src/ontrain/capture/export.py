@@ -250,6 +250,8 @@ class Flat(nn.Module):
         # A function, because torch.export puts containers among the attributes back as they were.
         self._returned, self._run, self._changed = returned, run, changed
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
+        # While torch traces a module with shared parts, `self.module` is a stand-in, and so is each of its parts.
+        self._own: Callable[[], nn.Module] = lambda: module
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
@@ -268,16 +270,16 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(unchanged_attributes(self.module, state=False, changed=self._changed))
+            stack.enter_context(unchanged_attributes(self._own(), state=False, changed=self._changed))
             self._containers.refer_to_traced()
-            stack.enter_context(assigned_buffers(self.module))
+            stack.enter_context(assigned_buffers(self._own()))
             for matrix in self.matrices:
                 matrix.assemble()
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             if self._eager:
                 stack.enter_context(as_eager())
-            before = attributes_before(self.module)
+            before = attributes_before(self._own())
             leaves, spec = flatten(self._run(lambda: self._call(named)))
             if self._keeps is not None:
                 self._keeps(kept_tensors(before))

@@ -22,7 +22,7 @@ from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.counts import Count, counts
-from ontrain.capture.decisions import Answers, equality_by_elements
+from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
@@ -258,7 +258,7 @@ def _solved_systems() -> Iterator[None]:
 
     def is_exporting() -> bool:
         if threading.get_ident() != thread:
-            return ask()
+            return ask() and not isinstance(threading.current_thread(), ProgramThread)
         asking = sys._getframe(1)
         callers = [asking, asking.f_back] if asking.f_back is not None else [asking]  # a library has a name of its own
         return ask() and not any(_solves(frame.f_code) for frame in callers)
@@ -323,7 +323,8 @@ class _Whole(type):
         if isinstance(value, torch.SymFloat):
             return torch.sym_int(value)
         if isinstance(value, torch.Tensor) and not value.is_complex():
-            number: Any = value.item()
+            # A whole number out of a fraction varies as one out of a tensor of whole numbers does.
+            number: Any = (value.to(torch.int64) if value.is_floating_point() else value).item()
             return cls(number) if isinstance(number, torch.SymInt | torch.SymFloat) else builtins.int(number)
         return builtins.int(value, *args)
 

@@ -298,7 +298,7 @@ class Cutting(nn.Linear):
     """Cuts as many columns as a value says: a capture holds that, a plan does not know the size."""
 
     def forward(self, x):
-        count = int(x[0, 0].abs()) + 1
+        count = int(x[0, 0].abs().item()) + 1
         torch._check(count >= 1)
         torch._check(count <= 4)
         return (super().forward(x)[:, :count].cumsum(1) * torch.arange(4)[:count]).sum()

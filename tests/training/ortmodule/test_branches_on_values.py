@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
 from ontrain.errors import CaptureError
 from ontrain.session import ModuleSession
@@ -333,3 +334,37 @@ def test_a_trainer_takes_a_branch_that_no_draw_can_change():
     }  # fmt: skip
     trainer = ORTTrainer(module, description, optim.SGDConfig(lr=0.1), loss_fn=nn.functional.mse_loss)
     torch.testing.assert_close(trainer.train_step(x, ids, label), expected)
+
+
+class MaskedByFunction(nn.Module):
+    """A mask as transformers makes it, by a function of three indices under torch.vmap, and a branch behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, padding):
+        places = torch.arange(x.shape[1])
+
+        def visible(row, query, key):
+            return padding[row, key] & (key <= query)
+
+        by_rows = torch.vmap(torch.vmap(torch.vmap(visible, (None, None, 0)), (None, 0, None)), (0, None, None))
+        with TransformGetItemToIndex():
+            mask = by_rows(torch.arange(x.shape[0]), places, places)
+        h = self.layer(x)
+        if not bool(padding.all()):
+            h = h.tanh()
+        return (h @ h.mT).masked_fill(~mask, -1e9).softmax(-1) @ h
+
+
+def test_a_mask_of_a_function_of_indices_before_a_branch():
+    eager = MaskedByFunction().double()
+    ours = ORTModule(copy.deepcopy(eager))
+    padding = torch.ones(3, 6, dtype=torch.bool)
+    padding[0, 3:] = False
+    for x, present in ((torch.randn(2, 5, 4), padding[1:, :5]), (torch.randn(3, 6, 4), padding)):
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x.double(), present).square().sum().backward()
+        torch.testing.assert_close(ours.layer.weight.grad, eager.layer.weight.grad)

@@ -121,3 +121,29 @@ def test_a_warning_tells_of_a_loss_that_stays_behind_in_an_attribute_and_not_of_
         model(rows()).sum().backward()
     assert not any("'table'" in str(warning.message) for warning in caught)
     model(rows(1, count=5)).sum().backward()
+
+
+class Shared(nn.Module):
+    """A part that stands at two places, and in both an attribute and a counter."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.calls = InAttribute(), 0
+        self.first.calls, self.second = 0, nn.ModuleList([self.first])
+
+    def forward(self, x):
+        self.first.hidden, self.calls = None, self.calls + 1
+        self.first.calls += 1
+        return self.second[0](x)
+
+
+def test_a_part_at_two_places_may_leave_tensors_and_count():
+    model, eager = pair(Shared().double())
+    for seed in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model(rows(seed)).sum().backward()
+        eager(rows(seed)).sum().backward()
+    assert_same_gradients(model, eager)
+    wrapped = model.module
+    assert (wrapped.calls, wrapped.first.calls) == (eager.calls, eager.first.calls) == (3, 3)

@@ -260,6 +260,31 @@ def rolled_and_narrowed_from_a_number(self, x, ids):
     return self.b(h.roll(n, 1)), h.roll((n, -n), (0, 1)), flat, cut
 
 
+@forward
+def writes_to_places_from_numbers(self, x, ids):
+    h, n, first = self.a(x) * 1, int(ids.max()), int(x[0, 0].abs())
+    h[:n] = 0
+    h[:, : n % 3] = x[:, : n % 3] * 2
+    h[:n, 1:n] = h[:n, 1:n] * 3
+    h[first % 5] = 1
+    h[..., n:] = x[:, :1]
+    h[1 :: n + 1] = x[0, 0]
+    h[None, ids.min() : 2, None] = 7
+    return self.b(h)
+
+
+@forward
+def every_so_many_rows(self, x, ids):
+    h, n = self.a(x), ids.max() + 1
+    return self.b(h)[::n], h[1 :: n + 1], h[-3::n].sum(0), h[:, ::n], h[0, :4:n]
+
+
+@forward
+def slices_to_a_whole_number_out_of_a_fraction(self, x, ids):
+    n = int(x.abs().max()) + 1
+    return self.b(self.a(x)[:n]), x[:, :n].sum(), int(-x.abs().max()) * self.a(x)
+
+
 def step(module, x, ids):
     """What a forward gives, and the gradients of a scalar of it."""
     module.zero_grad()

@@ -201,12 +201,22 @@ def _vector(op: AtenBuilder, bound: Dim) -> Value:
 
 @aten("slice.Tensor", "slice_copy.Tensor")
 def slice_tensor(
-    op: AtenBuilder, x: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
+    op: AtenBuilder, x: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: Dim = 1
 ) -> Value:
+    if isinstance(step, Size):
+        return _strided(op, x, dim % len(op.shape), start, step)
     if op.shape == op.input_shape(0) and step == 1:
         return x
     axis = dim % len(op.shape)
     return sliced(op, x, axis, 0 if start is None else start, _END if end is None else end, step)
+
+
+def _strided(op: AtenBuilder, x: Value, axis: int, start: Dim | None, step: Size) -> Value:
+    """Every so many places of x along an axis, where how many is a number that no plan knows."""
+    if start is None or isinstance(start, int) and start < 0:
+        start = 0 if start is None else op.input_shape(0)[axis] + start
+    places = op.counted(op.shape[axis]) * _vector(op, step) + _vector(op, start)
+    return op.Gather(x, places, axis=axis)
 
 
 @aten("narrow")
