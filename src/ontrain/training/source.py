@@ -74,8 +74,8 @@ class ModelSource(Protocol):
         """Raise OptionError if the user has chosen other parameters to train since the first step."""
         ...
 
-    def changed(self) -> bool:
-        """Return whether the model has to be captured anew, because it is other than at the last call or capture."""
+    def changed(self, *, training: bool) -> bool:
+        """Return whether the model has to be captured anew for a call, because something is other than it was."""
         ...
 
     def changed_nothing(self) -> None:
@@ -131,7 +131,7 @@ class ModuleSource:
             check_parameter_hooks(self._module)
         captured = capture_described(module, batch, training=training, check=self._check)
         refuse_attributes(module, captured, tuple(batch.values()))
-        self._following.captured(captured.constants)
+        self._following.captured(captured.constants, training=training)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
         return Form(captured.model, trainable, captured.seconds)
 
@@ -209,9 +209,9 @@ class ModuleSource:
             self.attach(session)
         return list(others)
 
-    def changed(self) -> bool:
-        """Return whether the user has changed attributes, modes, submodules or hooks."""
-        return self._following.changed()
+    def changed(self, *, training: bool) -> bool:
+        """Return whether attributes, modes, submodules or hooks are others, or what is set for all of torch is."""
+        return self._following.changed(training=training)
 
     def changed_nothing(self) -> None:
         """Look at attributes a few times more; a loop may note in the module where it is."""

@@ -25,7 +25,7 @@ from ontrain.capture import (
     tells_positions,
 )  # fmt: skip
 from ontrain.errors import CaptureError
-from ontrain.internals import available, dispatch_modes, function_modes
+from ontrain.internals import available
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
@@ -40,7 +40,8 @@ from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.settling import settled
-from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_everywhere
+from ontrain.training.ortmodule.surroundings import surroundings
+from ontrain.training.ortmodule.watch import Watch, check_hooks
 
 __all__ = ["Engine"]
 
@@ -71,8 +72,8 @@ class Engine:
     """Captures a module when a call's structure is new, and runs calls.
 
     A capture holds for: the training mode of every submodule, the arguments given, their nesting and plain values,
-    dtypes and ranks of tensors, and autocast. It does not depend on shapes and requires_grad, and on how arguments
-    are passed only where a hook of the module or a decorator of its forward can tell.
+    dtypes and ranks of tensors, and what is set for all of torch. It does not depend on shapes and requires_grad, and
+    on how arguments are passed only where a hook of the module or a decorator of its forward can tell.
 
     Args:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
@@ -122,7 +123,7 @@ class Engine:
                 self._given = GivenState(self.module, self._like)
             return self._given(substitutes, args, kwargs)
         tensors: list[torch.Tensor] = []
-        key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
+        key: list[Any] = [self._watch.modes(), surroundings(), None, len(args)]
         for value in args:
             walk(value, tensors, key)
         for name, value in kwargs.items():
@@ -161,12 +162,11 @@ class Engine:
             return result
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What else of torch's state a capture depends on; of gradients only where forward's code asks for it."""
+        """What a capture depends on of gradients, where forward's code asks for it."""
         names = self._watch.read
         grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        requires = tuple([leaf.requires_grad for leaf in leaves])
-        return torch.get_default_dtype(), function_modes(), grads, requires, dispatch_modes(), hooks_everywhere()
+        return grads, tuple([leaf.requires_grad for leaf in leaves])
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
@@ -390,13 +390,6 @@ def _leads(site: Site, tensors: Sequence[torch.Tensor], draws: PathDraws) -> boo
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
-    """The device types and dtypes that autocast is on for."""
-    return tuple(
-        [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    )
 
 
 def _draw(wanted: bool) -> int:
