@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import (
+    Captured,
     ChangedStateError,
     Count,
     Course,
@@ -21,6 +22,7 @@ from ontrain.capture import (
     bind,
     capture,
     flatten,
+    refuse_as_eager,
     telling_grad_mode,
     tells_positions,
 )  # fmt: skip
@@ -303,15 +305,10 @@ class Engine:
         unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
         with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads), unseen:
             try:
-                named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
-                captured = trace(dynamic=named)
+                captured = self._traced(trace, tensors, resized=resized)
             except CaptureError as error:
-                if not any(named) or isinstance(error, ChangedStateError):
-                    raise
-                captured = trace()
-                warnings.warn(
-                    f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
-                )
+                refuse_as_eager(self.module, args, kwargs, error)
+                raise
         left = attributes_carried(self.module, captured, args, kwargs)
         # Tracing runs forward, which may set attributes itself.
         followed = self._followed(captured.counts)
@@ -324,6 +321,20 @@ class Engine:
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry
+
+    def _traced(self, trace: Callable[..., Captured], tensors: Sequence[torch.Tensor], *, resized: bool) -> Captured:
+        """Trace the module for all sizes, or for the call's own where that cannot be."""
+        named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
+        try:
+            return trace(dynamic=named)
+        except CaptureError as error:
+            if not any(named) or isinstance(error, ChangedStateError):
+                raise
+            captured = trace()
+            warnings.warn(
+                f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=7
+            )
+            return captured
 
     def _warn_of_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""
