@@ -208,6 +208,65 @@ def test_notes_of_a_loop_in_the_module_are_not_captured_for_ever(monkeypatch):
     assert len(captures) == 4
 
 
+def round_all(model):
+    model.bfloat16()
+    model.float()
+
+
+def give_memory_and_a_buffer(model):
+    model.first.weight.data = model.first.weight.data * 0.5
+    model.shift = torch.ones(8)
+
+
+@pytest.mark.parametrize("change", [round_all, give_memory_and_a_buffer])
+def test_parameters_given_other_memory_while_buffers_are_replaced_keep_what_they_were_given(change):
+    trainer = trainer_of(model := Model())
+    trainer.train_step(*batch(0))
+    change(eager := copy.deepcopy(model))
+    change(model)
+    loss, _ = trainer.train_step(*batch(1))
+    torch.testing.assert_close(loss, F.cross_entropy(eager(batch(1)[0]), batch(1)[1]).detach())
+
+
+def share_memory(model):
+    model.norm.bias.data = model.first.bias.data
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_parameters_in_one_memory_are_refused(at):
+    trainer = trainer_of(model := Model())
+    for step in range(at):
+        trainer.train_step(*batch(step))
+    share_memory(model)
+    with pytest.raises(OptionError, match=r"'first.bias' and 'norm.bias' lie in the same memory"):
+        trainer.train_step(*batch(at))
+    model.norm.bias.data = model.norm.bias.data.clone()
+    trainer.train_step(*batch(at))
+
+
+def test_parameters_side_by_side_in_one_buffer_are_trained():
+    torch.manual_seed(0)
+    model = Model()
+    eager = copy.deepcopy(model)
+    flat, start = torch.cat([p.data.flatten() for p in model.parameters()]), 0
+    for parameter in model.parameters():
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    loss, _ = trainer_of(model).train_step(*batch(0))
+    torch.testing.assert_close(loss, F.cross_entropy(eager(batch(0)[0]), batch(0)[1]).detach())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_part_that_torch_jit_has_compiled_is_refused(at):
+    trainer = trainer_of(model := Model())
+    for step in range(at):
+        trainer.train_step(*batch(step))
+    model.last = torch.jit.script(model.last)
+    with pytest.raises(CaptureError, match="^the submodule 'last' is a ScriptModule"):
+        trainer.train_step(*batch(at))
+
+
 def rename_layer(model):
     model.other = model.last
     del model.last

@@ -43,5 +43,6 @@ from ontrain.capture.structure import (
 )
 from ontrain.capture.tracing import telling_grad_mode as telling_grad_mode
 from ontrain.capture.validate import validate
+from ontrain.capture.ways_out import refuse_scripted as refuse_scripted
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -8,12 +8,13 @@ from collections.abc import Hashable, Iterable
 import torch
 from torch import nn
 
+from ontrain.capture import refuse_scripted
 from ontrain.errors import CaptureError, OptionError
 from ontrain.internals import of
 from ontrain.training.ortmodule.surroundings import surroundings
 from ontrain.training.ortmodule.watch import Watch
 
-__all__ = ["Following", "check_parameter_hooks", "check_replacement"]
+__all__ = ["Following", "check_apart", "check_parameter_hooks", "check_replacement"]
 
 _FUTILE = 3
 """Changes of attributes that leave the graph as it was, after which attributes are no longer looked at."""
@@ -72,6 +73,7 @@ class Following:
         looks = self._watch.changed if self._futile < _FUTILE else self.has_other_state
         if not self._moved and modes == self._modes and not looks():
             return False
+        refuse_scripted(self._model)
         self._take_up(())
         self._surroundings.clear()
         return True
@@ -111,6 +113,28 @@ def check_parameter_hooks(module: nn.Module) -> None:
                 f"parameter {name.removeprefix('model.')!r} has a hook",
                 reason="a step computes gradients and updates in one graph, and calls nothing in between",
                 way_out="train with ORTModule and an optimizer of torch.optim, which call it; or remove the hook",
+            )
+
+
+def check_apart(module: nn.Module) -> None:
+    """Refuse two parameters in the same memory, one of which is trained: a session keeps each apart.
+
+    Raises:
+        OptionError: there are two.
+    """
+    owners: dict[int, tuple[str, nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        place = parameter.data_ptr()
+        if parameter.numel() == 0 or not place:
+            continue
+        first, other = owners.setdefault(place, (name, parameter))
+        if other is not parameter and (parameter.requires_grad or other.requires_grad):
+            names = [text.removeprefix("model.") for text in (first, name)]
+            raise OptionError(
+                f"the parameters {names[0]!r} and {names[1]!r} lie in the same memory",
+                reason="an update of one would be an update of the other, and a trainer keeps each in memory of its own",
+                way_out=f"make them one parameter, module.{names[1]} = module.{names[0]}; or copy one, "
+                "p.data = p.data.clone()",
             )
 
 

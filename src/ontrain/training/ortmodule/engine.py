@@ -23,6 +23,7 @@ from ontrain.capture import (
     capture,
     flatten,
     refuse_as_eager,
+    refuse_scripted,
     telling_grad_mode,
     tells_positions,
 )  # fmt: skip
@@ -117,6 +118,8 @@ class Engine:
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._watch.changed()
+            if changed:
+                refuse_scripted(self.module)
             substitutes = given_parameters(self.module) if changed or not self._entries else {}
             if changed and not substitutes:
                 self._take_up()
