@@ -132,7 +132,7 @@ def check_apart(module: nn.Module) -> None:
             names = [text.removeprefix("model.") for text in (first, name)]
             raise OptionError(
                 f"the parameters {names[0]!r} and {names[1]!r} lie in the same memory",
-                reason="an update of one would be an update of the other, and a trainer keeps each in memory of its own",
+                reason="an update of one would be one of the other, and a trainer keeps each in memory of its own",
                 way_out=f"make them one parameter, module.{names[1]} = module.{names[0]}; or copy one, "
                 "p.data = p.data.clone()",
             )
