@@ -155,7 +155,7 @@ def _check_statistics(graph: ir.Graph, shapes: Mapping[str, Sequence[int]]) -> N
                 f"Expected more than 1 value per channel when training, got input size {shape}",
                 node=describe(node), source=source_of(node),
                 reason="a variance of one value is none, and eager PyTorch refuses it in these words",
-                way_out="leave out a last batch of one row, DataLoader(..., drop_last=True), or set the layer to eval()",
+                way_out="leave out a last batch of one row, DataLoader(…, drop_last=True), or set the layer to eval()",
             )  # fmt: skip
 
 
