@@ -235,7 +235,7 @@ def _traced(
             translated = translate(exported.program, names, exported.decisions, exported.masks)
     model, specialised, path, masks = translated
     program, output_spec, counted = exported.program, exported.output_spec, exported.counts
-    guards = Guards.of(program, names.inputs)  # with what torch assumed while it wrote the program anew
+    guards = Guards.of(program, names.inputs, exported.held)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]

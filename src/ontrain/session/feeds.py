@@ -130,7 +130,8 @@ def check_guards(model: ir.Model, signature: Signature) -> None:
         raise InputError(
             f"the graph holds for {violated} only",
             reason="the module's forward decides by this size, and the graph has the branch of the first batch",
-            way_out="feed batches that fulfil it, pad them, or use ORTModule, which captures each branch",
+            way_out="feed batches that fulfil it, pad them, or use ORTModule, which captures each branch; if all "
+            "batches have this size, write it in model_desc",
         )
     _check_statistics(model.graph, dict(signature))
 
