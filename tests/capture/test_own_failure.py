@@ -71,7 +71,7 @@ def test_a_trainer_names_the_users_model() -> None:
     description = {"inputs": [("x", ["batch", 5]), ("y", ["batch"])], "outputs": [("loss", [], True)]}
     options = {"device": {"id": "cpu"}}
     trainer = ORTTrainer(Wrong("linear"), description, optim.SGDConfig(), nn.functional.cross_entropy, options)
-    with pytest.raises(CaptureError, match=r"^Wrong fails in eager PyTorch, too: RuntimeError: mat1 and mat2 shapes"):
+    with pytest.raises(CaptureError, match=r"^Wrong fails in eager PyTorch, too: RuntimeError: .*mat1 and mat2 shapes"):
         trainer.train_step(torch.ones(3, 5), torch.zeros(3, dtype=torch.int64))
 
 
