@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from ontrain import CaptureError, InputError, OptionError
 from ontrain.training import optim
@@ -114,6 +116,84 @@ def test_an_evaluation_follows_a_changed_attribute():
     torch.testing.assert_close(trainer.eval_step(x), before * 3)
 
 
+@contextmanager
+def doubled_linears():
+    handle = register_module_forward_hook(lambda module, _, result: result * 2 if type(module) is nn.Linear else None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def autocast():
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+class Promoting(Model):
+    def forward(self, x):
+        return super().forward(x) * torch.full((3,), 1 / 3).float()
+
+
+@contextmanager
+def double_by_default():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:.*forward hook of all modules")
+@pytest.mark.parametrize("around", [doubled_linears, autocast, double_by_default])
+@pytest.mark.parametrize("steps", [{0, 1}, {2, 3}, {1, 3}], ids=["at first", "later", "now and then"])
+def test_what_is_set_for_all_of_torch_acts_on_the_steps_that_it_is_around(around, steps):
+    torch.manual_seed(0)
+    ours = Promoting()
+    eager = copy.deepcopy(ours)
+    trainer = trainer_of(ours)
+    for step in range(5):
+        x, label = batch(step, size=5 - step % 2)
+        with around() if step in steps else nullcontext():
+            loss, logits = trainer.train_step(x, label)
+            expected = eager(x)
+            wanted = F.cross_entropy(expected, label)
+        wanted.backward()
+        with torch.no_grad():
+            for parameter in eager.parameters():
+                parameter -= 0.1 * parameter.grad
+                parameter.grad = None
+        torch.testing.assert_close((loss, logits), (wanted.detach(), expected.detach()), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours.state_dict(), eager.state_dict(), rtol=1e-5, atol=1e-6)
+        evaluated = copy.deepcopy(eager).eval()(x).detach()
+        torch.testing.assert_close(trainer.eval_step(x), evaluated, rtol=1e-5, atol=1e-6)
+
+
+def test_steps_under_autocast_and_evaluations_without_are_captured_once_each(monkeypatch):
+    from ontrain.training import source
+
+    captures = []
+    capture = source.capture_described
+    monkeypatch.setattr(source, "capture_described", lambda *a, **k: captures.append(0) or capture(*a, **k))
+    trainer = trainer_of(Model())
+    for step in range(4):
+        with autocast():
+            trainer.train_step(*batch(step))
+        trainer.eval_step(batch(step)[0])
+    assert len(captures) == 2
+
+
+def test_a_backward_hook_of_all_modules_that_comes_later_is_refused():
+    trainer = trainer_of(Model())
+    trainer.train_step(*batch(0))
+    handle = nn.modules.module.register_module_full_backward_hook(lambda *_: None)
+    try:
+        with pytest.raises(CaptureError, match="backward hook of all modules"):
+            trainer.train_step(*batch(1))
+    finally:
+        handle.remove()
+    trainer.train_step(*batch(2))
+
+
 def test_notes_of_a_loop_in_the_module_are_not_captured_for_ever(monkeypatch):
     from ontrain.training import source
 
@@ -126,6 +206,65 @@ def test_notes_of_a_loop_in_the_module_are_not_captured_for_ever(monkeypatch):
             model.epoch = step
             trainer.train_step(*batch(step))
     assert len(captures) == 4
+
+
+def round_all(model):
+    model.bfloat16()
+    model.float()
+
+
+def give_memory_and_a_buffer(model):
+    model.first.weight.data = model.first.weight.data * 0.5
+    model.shift = torch.ones(8)
+
+
+@pytest.mark.parametrize("change", [round_all, give_memory_and_a_buffer])
+def test_parameters_given_other_memory_while_buffers_are_replaced_keep_what_they_were_given(change):
+    trainer = trainer_of(model := Model())
+    trainer.train_step(*batch(0))
+    change(eager := copy.deepcopy(model))
+    change(model)
+    loss, _ = trainer.train_step(*batch(1))
+    torch.testing.assert_close(loss, F.cross_entropy(eager(batch(1)[0]), batch(1)[1]).detach())
+
+
+def share_memory(model):
+    model.norm.bias.data = model.first.bias.data
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_parameters_in_one_memory_are_refused(at):
+    trainer = trainer_of(model := Model())
+    for step in range(at):
+        trainer.train_step(*batch(step))
+    share_memory(model)
+    with pytest.raises(OptionError, match=r"'first.bias' and 'norm.bias' lie in the same memory"):
+        trainer.train_step(*batch(at))
+    model.norm.bias.data = model.norm.bias.data.clone()
+    trainer.train_step(*batch(at))
+
+
+def test_parameters_side_by_side_in_one_buffer_are_trained():
+    torch.manual_seed(0)
+    model = Model()
+    eager = copy.deepcopy(model)
+    flat, start = torch.cat([p.data.flatten() for p in model.parameters()]), 0
+    for parameter in model.parameters():
+        parameter.data = flat[start : start + parameter.numel()].view_as(parameter)
+        start += parameter.numel()
+    loss, _ = trainer_of(model).train_step(*batch(0))
+    torch.testing.assert_close(loss, F.cross_entropy(eager(batch(0)[0]), batch(0)[1]).detach())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_part_that_torch_jit_has_compiled_is_refused(at):
+    trainer = trainer_of(model := Model())
+    for step in range(at):
+        trainer.train_step(*batch(step))
+    model.last = torch.jit.script(model.last)
+    with pytest.raises(CaptureError, match="^the submodule 'last' is a ScriptModule"):
+        trainer.train_step(*batch(at))
 
 
 def rename_layer(model):

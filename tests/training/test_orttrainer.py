@@ -225,6 +225,16 @@ def test_deterministic_compute_holds_during_the_step_only(twins, monkeypatch):
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
 
 
+def test_deterministic_compute_leaves_a_caller_its_warnings_in_place_of_errors(twins):
+    trainer = make_trainer(twins[0], debug={"deterministic_compute": True})
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        trainer.train_step(*batches(1)[0])
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_span_head_whose_ignored_place_is_the_sequence_length_trains():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

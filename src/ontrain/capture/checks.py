@@ -11,15 +11,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.distributions import constraints
 
+from ontrain.capture.source import is_users
 from ontrain.internals import DataDependentOutputException, GuardOnDataDependentSymNode, wrapped
 
 __all__ = ["passed_checks"]
 
 
 @contextmanager
-def passed_checks(silent: Callable[[], AbstractContextManager[None]] | None = None) -> Iterator[None]:
+def passed_checks(
+    silent: Callable[[], AbstractContextManager[None]] | None = None, held: Callable[[Any], None] | None = None
+) -> Iterator[None]:
     """Let conditions on the values of tensors hold while a forward is traced, where only an exception hangs on them.
 
         if labels.max() >= self.vocab_size:     →  the branch is not taken
@@ -31,15 +35,19 @@ def passed_checks(silent: Callable[[], AbstractContextManager[None]] | None = No
 
     Args:
         silent: while it is entered, nobody answers what a condition on values is; None if nobody does anyway.
+        held: is told each condition on sizes that the user's own files have asked, as it was answered. torch's guards
+            lack those that hold for all sizes from two on. What packages ask there, such as whether a batch of one row
+            may be several sequences in one, is the same computation in most cases.
     """
-    asked = functools.partial(_asked, silent=silent)
+    asked = functools.partial(_asked, silent=silent, held=held)
     with wrapped(dict.fromkeys(("torch.Tensor.__bool__", "torch.SymBool.__bool__"), asked)):
         yield
 
 
 def _asked(
-    ask: Callable[[Any], bool], silent: Callable[[], AbstractContextManager[None]] | None
-) -> Callable[[Any], bool]:
+    ask: Callable[[Any], bool], silent: Callable[[], AbstractContextManager[None]] | None,
+    held: Callable[[Any], None] | None,
+) -> Callable[[Any], bool]:  # fmt: skip
     asking: list[Any] = []
 
     def answer(value: Any) -> bool:
@@ -47,7 +55,11 @@ def _asked(
             return ask(value)
         asking.append(value)
         try:
-            return _answer(ask, value, sys._getframe(1), silent)
+            frame = sys._getframe(1)
+            answered = _answer(ask, value, frame, silent)
+            if held is not None and isinstance(value, torch.SymBool) and is_users(frame.f_code.co_filename):
+                held(value.node.expr if answered else ~value.node.expr)
+            return answered
         finally:
             asking.clear()
 

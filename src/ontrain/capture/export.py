@@ -87,6 +87,7 @@ class Exported:
         retained: tensors that forward leaves in the module.
         course: the random numbers, and answers about them, with which forward is the program.
         masks: those that forward draws by numpy, as the program's calls of `ontrain::mask` number them.
+        held: conditions on sizes that the user's code asks, which hold for the program.
     """
 
     program: torch.export.ExportedProgram
@@ -96,6 +97,7 @@ class Exported:
     retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
+    held: Sequence[Any] = ()
 
 
 def export(
@@ -133,12 +135,13 @@ def export(
         results: list[Spec] = []
         changed: list[list[Count]] = []
         left: list[list[Kept]] = []
+        held: list[Any] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
                     changed=changed.append, keeps=left.append, begins=masks.drawn.clear)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
-            tracing(module, answers=answers, whole_numbers=whole_numbers),
+            tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
             masks.traced(),
             shared_memory(),
         ):
@@ -146,7 +149,8 @@ def export(
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results, masks) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
-        return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn))
+        return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn),
+                        held=tuple(dict.fromkeys(held)))  # fmt: skip
 
     try:
         return _drawing(trace, draws)

@@ -36,8 +36,15 @@ class Guards:
         self._dims, self._conditions, self._ranges = list(dims), list(conditions), list(ranges)
 
     @classmethod
-    def of(cls, program: ExportedProgram, inputs: Sequence[str]) -> Guards:
-        """Return the guards of a program as torch.export made it, whose tensor inputs have these names, in order."""
+    def of(cls, program: ExportedProgram, inputs: Sequence[str], held: Sequence[Any] = ()) -> Guards:
+        """Return the guards of a program as torch.export made it, whose tensor inputs have these names, in order.
+
+        Args:
+            program: torch's.
+            inputs: names of its tensor inputs.
+            held: further conditions, sympy's, on the sizes of inputs: torch has none for `x.shape[0] == 1` in forward,
+                because it takes sizes that vary to be two at least.
+        """
         placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
         tensors = [
             node.meta["val"]
@@ -55,6 +62,9 @@ class Guards:
         if environment is None:
             return cls(dims, [], [])
         conditions = [size_of(guard.expr.xreplace(environment.replacements)) for guard in environment.guards]
+        known = {size.as_symbol for _, _, size in dims}
+        asked = [size_of(condition.xreplace(environment.replacements)) for condition in held]
+        conditions += [size for size in asked if size.symbols() and size.symbols() <= known and size not in conditions]
         symbols = [(s, r) for s, r in program.range_constraints.items() if s.is_Symbol]
         ranges = [(s.name, _bound(r.lower) or 0, _bound(r.upper)) for s, r in symbols]
         return cls(dims, conditions, ranges)

@@ -30,6 +30,7 @@ from ontrain.capture.names import COMPLEX, Names
 from ontrain.capture.phases import tell_phases
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths, unflatten
 from ontrain.capture.translate import translate
+from ontrain.capture.ways_out import refuse_scripted
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
 from ontrain.internals import available, without_dispatch_modes
@@ -168,6 +169,7 @@ def capture(
         InputError: the sample call does not fit the module's forward.
         OptionError: `input_names` or `dynamic` do not fit the inputs.
     """
+    refuse_scripted(module, prefix)
     signature = inspect.signature(module.forward)
     kwargs = kwargs or {}
     parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs).items()]
@@ -233,7 +235,7 @@ def _traced(
             translated = translate(exported.program, names, exported.decisions, exported.masks)
     model, specialised, path, masks = translated
     program, output_spec, counted = exported.program, exported.output_spec, exported.counts
-    guards = Guards.of(program, names.inputs)  # with what torch assumed while it wrote the program anew
+    guards = Guards.of(program, names.inputs, exported.held)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
     constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]

@@ -43,7 +43,12 @@ AUTOCAST = ("cpu", "cuda")
 
 @contextmanager
 def tracing(
-    module: nn.Module, *, caches: bool = False, answers: Answers | None = None, whole_numbers: bool = True
+    module: nn.Module,
+    *,
+    caches: bool = False,
+    answers: Answers | None = None,
+    whole_numbers: bool = True,
+    held: Callable[[Any], None] | None = None,
 ) -> Iterator[None]:
     """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
 
@@ -52,6 +57,7 @@ def tracing(
         caches: whether models make the caches that their configuration asks for.
         answers: to questions about values.
         whole_numbers: whether `int(tensor)` varies in the files of the module's packages.
+        held: is told the conditions on sizes that the user's code asks; see `passed_checks`.
     """
     with ExitStack() as stack:
         # An autocast around the call becomes one inside, which the program records as a block.
@@ -64,7 +70,7 @@ def tracing(
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), _numbers_of_numpy(), whole,
                       traced_autograd(), texts_of_sizes(), traced_assignments(), undivided_scans(), answering,
-                      passed_checks(silent), equality_by_elements(), EagerDtypes()):  # fmt: skip
+                      passed_checks(silent, held), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from ontrain.errors import CaptureError
 
-__all__ = ["BROKEN", "draws_from_a_generator"]
+__all__ = ["BROKEN", "draws_from_a_generator", "refuse_scripted"]
 
 BROKEN = 'ORTModule(model, breaks="allow") runs what lies between such lines'
 """What trains a module in whose forward some lines can be in no graph."""
@@ -18,3 +21,23 @@ def draws_from_a_generator(source: str | None) -> CaptureError:
         reason="a graph draws from a generator of its own, which torch.manual_seed sets",
         way_out=f"leave generator= out, or draw before the call and pass the numbers as an input; or {BROKEN}",
     )
+
+
+def refuse_scripted(module: nn.Module, prefix: str = "") -> None:
+    """Refuse a module that is compiled by torch.jit, or has a part that is.
+
+    Args:
+        module: which.
+        prefix: of the names of parts, where the module wraps the user's.
+
+    Raises:
+        CaptureError: it is.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            name = f"{name}.".removeprefix(prefix).removesuffix(".")
+            raise CaptureError(
+                f"the submodule {name!r} is a ScriptModule" if name else "the module is a ScriptModule",
+                reason="its forward is no Python that can be traced",
+                way_out="put the module there that it was made of",
+            )

@@ -13,6 +13,7 @@ from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.internals import tensor_of
 from ontrain.operators import Indexes, View, is_from_start, record_of
+from ontrain.sizes import parse
 
 __all__ = [
     "FILE",
@@ -25,6 +26,7 @@ __all__ = [
     "check_guards",
     "check_shape",
     "explain_index_error",
+    "normalises_by_batch",
 ]
 
 
@@ -118,16 +120,60 @@ def check_guards(model: ir.Model, signature: Signature) -> None:
     """Check a batch's sizes against what the module's forward assumed of them when it was captured.
 
     Raises:
-        InputError: forward would take another branch for these sizes than the graph has.
+        InputError: forward would take another branch for these sizes than the graph has, or would refuse them.
     """
     guards = model.meta.get(GUARDS)
-    violated = guards.violated(dict(signature), ones=False) if guards is not None else None
+    if guards is None:
+        return
+    violated = guards.violated(dict(signature), ones=False)
     if violated is not None:
         raise InputError(
             f"the graph holds for {violated} only",
             reason="the module's forward decides by this size, and the graph has the branch of the first batch",
-            way_out="feed batches that fulfil it, pad them, or use ORTModule, which captures each branch",
+            way_out="feed batches that fulfil it, pad them, or use ORTModule, which captures each branch; if all "
+            "batches have this size, write it in model_desc",
         )
+    _check_statistics(model.graph, dict(signature))
+
+
+def _check_statistics(graph: ir.Graph, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Refuse a batch of one value per channel for the statistics of a batch normalisation, as eager PyTorch does.
+
+    Its running variance would not be finite. A trace takes sizes that vary to be two at least.
+    """
+    nodes = [node for node in graph if normalises_by_batch(node)]
+    sizes: dict[str, int] = {}
+    for value in batch_inputs(graph) if nodes else ():
+        for dim, size in zip(value.shape or (), shapes[value.name or ""], strict=False):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                sizes[dim.value] = size
+    for node in nodes:
+        x = node.inputs[0]
+        shape = [None if x is None else _number(dim, sizes) for dim in (x.shape if x is not None and x.shape else ())]
+        counts = [size for axis, size in enumerate(shape) if axis != 1]
+        if counts and None not in counts and set(counts) == {1}:
+            raise InputError(
+                f"Expected more than 1 value per channel when training, got input size {shape}",
+                node=describe(node), source=source_of(node),
+                reason="a variance of one value is none, and eager PyTorch refuses it in these words",
+                way_out="leave out a last batch of one row, DataLoader(…, drop_last=True), or set the layer to eval()",
+            )  # fmt: skip
+
+
+def _number(dim: int | ir.SymbolicDim, sizes: Mapping[str, int]) -> int | None:
+    """How long a dimension is where its symbols stand for these sizes; None if that is not known."""
+    if isinstance(dim, int):
+        return dim
+    if dim.value is None:
+        return None
+    size = parse(dim.value)
+    return int(size.value(dict(sizes))) if size.symbols() <= sizes.keys() else None
+
+
+def normalises_by_batch(node: ir.Node) -> bool:
+    """Whether a node takes the statistics of the batch, and updates its running ones."""
+    mode = node.attributes.get("training_mode")
+    return node.op_type == "BatchNormalization" and mode is not None and mode.as_int() == 1
 
 
 def _check_dtype(value: ir.Value, tensor: torch.Tensor, origin: Origin) -> None:

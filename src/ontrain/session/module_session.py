@@ -17,7 +17,7 @@ from ontrain.graph import reads, updates_of
 from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider, ModuleExecutable
 from ontrain.session.failures import explained
-from ontrain.session.feeds import Signature, batch_inputs
+from ontrain.session.feeds import Signature, batch_inputs, normalises_by_batch
 from ontrain.session.planner import Planner, Structure
 from ontrain.session.plans import Plan
 from ontrain.session.two_graphs import create_memory
@@ -145,14 +145,9 @@ def _reaches(graph: ir.Graph, source: ir.Value, targets: set[ir.Value]) -> bool:
     reached = {source}
     for node in graph:
         read = [v for v in reads(node) if v in reached]
-        statistics = node.inputs[3:5] if _normalises_by_batch(node) else ()
+        statistics = node.inputs[3:5] if normalises_by_batch(node) else ()
         if read and all(any(v is s for s in statistics) for v in read):
             reached.update(node.outputs[1:])  # the running statistics; the result is of the batch alone
         elif read:
             reached.update(node.outputs)
     return not reached.isdisjoint(targets)
-
-
-def _normalises_by_batch(node: ir.Node) -> bool:
-    mode = node.attributes.get("training_mode")
-    return node.op_type == "BatchNormalization" and mode is not None and mode.as_int() == 1

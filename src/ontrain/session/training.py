@@ -325,9 +325,9 @@ class TrainingSession:
 
 @contextlib.contextmanager
 def _deterministic_kernels() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.get_deterministic_debug_mode()  # which tells warnings from errors
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)

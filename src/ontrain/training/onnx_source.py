@@ -94,7 +94,7 @@ class OnnxSource:
     def check_trained(self) -> None:
         """Nothing to check: a file's weights are chosen when the trainer is made."""
 
-    def changed(self) -> bool:
+    def changed(self, *, training: bool) -> bool:
         """Return False: a file is read once."""
         return False
 

@@ -78,7 +78,7 @@ class Run:
     def step(self, session: TrainingSession, batch: Batch) -> Mapping[str, torch.Tensor]:
         """Train on one micro-batch, with what the user has changed in module and configuration since the last one."""
         self.setup.source.check_trained()
-        self.adopt(session)
+        self.adopt(session, training=True)
         self._follow_model(session, batch)
         self._follow_configuration(session)
         with taken_back_if_refused(self.setup.options.lr_scheduler):
@@ -87,7 +87,7 @@ class Run:
     def evaluate(self, batch: Batch) -> Mapping[str, torch.Tensor]:
         """Return the outputs in evaluation mode that can be computed of a batch."""
         session = self.ready(batch)
-        self.adopt(session)
+        self.adopt(session, training=False)
         model = self.evaluation_model(session, batch)
         missing = self.forms.missing_inputs(batch)
         return session.evaluate(batch, self.forms.without(model, missing) if missing else None)
@@ -98,11 +98,16 @@ class Run:
             session.eval_model = self.forms.for_evaluation(batch)
         return session.eval_model
 
-    def adopt(self, session: TrainingSession) -> None:
-        """Give the session what the user has changed in the module since the last step."""
+    def adopt(self, session: TrainingSession, *, training: bool) -> None:
+        """Give the session what the user has changed in the module since the last step.
+
+        Args:
+            session: whose state it is.
+            training: whether the call is for training.
+        """
         for name in self.setup.source.adopt():
             processes.follow_tensor(self.setup.reduction, name, tensor_of(session.state[name]))
-        if self.setup.source.changed():
+        if self.setup.source.changed(training=training):
             self._is_outdated = True
             session.forget_graphs()
             self.forms.forget_parts()

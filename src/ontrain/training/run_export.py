@@ -28,7 +28,7 @@ class RunExport:
         optimize = self._run.setup.source.opset is None if optimize is None else optimize
         run, description = self._run, self._run.setup.description
         session = run.require_session("export")
-        run.adopt(session)
+        run.adopt(session, training=False)
         model = run.evaluation_model(session, run.forms.samples)
         described = [d for d in description.outputs if not d.is_loss] or [description.loss]
         state, axes = _tensors(session, copies), {d.name: d.shape for d in described}

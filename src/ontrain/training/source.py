@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import onnx_ir as ir
 import torch
 
+from ontrain.capture import refuse_scripted
 from ontrain.errors import OptionError, nearest
 from ontrain.internals import of, tensor_of
 from ontrain.session import TrainingSession
-from ontrain.training.following import Following, check_parameter_hooks, check_replacement
+from ontrain.training.following import Following, check_apart, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.ortmodule.keeping import refuse_attributes
 from ontrain.training.ortmodule.watch import check_hooks, hooks_made
@@ -74,8 +75,8 @@ class ModelSource(Protocol):
         """Raise OptionError if the user has chosen other parameters to train since the first step."""
         ...
 
-    def changed(self) -> bool:
-        """Return whether the model has to be captured anew, because it is other than at the last call or capture."""
+    def changed(self, *, training: bool) -> bool:
+        """Return whether the model has to be captured anew for a call, because something is other than it was."""
         ...
 
     def changed_nothing(self) -> None:
@@ -131,7 +132,7 @@ class ModuleSource:
             check_parameter_hooks(self._module)
         captured = capture_described(module, batch, training=training, check=self._check)
         refuse_attributes(module, captured, tuple(batch.values()))
-        self._following.captured(captured.constants)
+        self._following.captured(captured.constants, training=training)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
         return Form(captured.model, trainable, captured.seconds)
 
@@ -149,6 +150,7 @@ class ModuleSource:
 
     def attach(self, session: TrainingSession) -> None:
         """Make the module's tensors views of the session's where the provider keeps them as torch tensors."""
+        check_apart(self._module)
         self._session = session
         self._trained = [
             (name, parameter, parameter.requires_grad) for name, parameter in self.model.named_parameters()
@@ -177,17 +179,21 @@ class ModuleSource:
         changed: list[str] = []
         if self._session is None:
             return changed
-        if self._following.has_other_state():
-            changed += self._adopt_others(self._session)
-        for name, tensor, place in self._views:
-            if tensor.data_ptr() != place:
-                _give(self._session, name, tensor)
-                tensor.data = self._session.state[name]
-                changed.append(name)
+        moved = [(name, tensor) for name, tensor, place in self._views if tensor.data_ptr() != place]
+        if moved:
+            check_apart(self._module)
+        for name, tensor in moved:
+            _give(self._session, name, tensor)
+            tensor.data = self._session.state[name]
+            changed.append(name)
         for name, tensor, version in self._versions:
             if _version(tensor) != version:
                 _give(self._session, name, tensor)
                 changed.append(name)
+        # Behind these, for it attaches all tensors to the session's values.
+        if self._following.has_other_state():
+            refuse_scripted(self.model)
+            changed += self._adopt_others(self._session)
         return changed
 
     def _adopt_others(self, session: TrainingSession) -> list[str]:
@@ -209,9 +215,9 @@ class ModuleSource:
             self.attach(session)
         return list(others)
 
-    def changed(self) -> bool:
-        """Return whether the user has changed attributes, modes, submodules or hooks."""
-        return self._following.changed()
+    def changed(self, *, training: bool) -> bool:
+        """Return whether attributes, modes, submodules or hooks are others, or what is set for all of torch is."""
+        return self._following.changed(training=training)
 
     def changed_nothing(self) -> None:
         """Look at attributes a few times more; a loop may note in the module where it is."""

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ontrain.arguments import told
-from ontrain.capture import Captured, capture, validate
-from ontrain.errors import InputError, OptionError, nearest
+from ontrain.capture import Captured, capture, refuse_as_eager, validate
+from ontrain.errors import CaptureError, InputError, OptionError, nearest
 from ontrain.training.model_desc import ModelDescription
 
 __all__ = ["DescribedModule", "bind_batch", "capture_described", "labels_of", "move_to", "named_tensors"]
@@ -167,6 +167,9 @@ def capture_described(
         )
         if check:
             validate(captured, module, tuple(batch.values()))
+    except CaptureError as error:
+        refuse_as_eager(module, tuple(batch.values()), {}, error, _PREFIX)
+        raise
     finally:
         for submodule, mode in modes.items():
             submodule.training = mode

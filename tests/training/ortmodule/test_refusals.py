@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad, functional
 
-from ontrain.errors import GradientError, InputError, OptionError
+from ontrain.errors import CaptureError, GradientError, InputError, OptionError
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -54,6 +54,17 @@ def test_tensors_without_values_or_sparse(ours):
 def test_a_script_module_within():
     with pytest.raises(OptionError, match="submodule '0' is a ScriptModule"):
         ORTModule(nn.Sequential(torch.jit.script(nn.Linear(4, 4))))
+
+
+@pytest.mark.filterwarnings("ignore:.*jit:DeprecationWarning")
+def test_a_script_module_that_comes_later(ours):
+    x = torch.ones(2, 4)
+    before, plain = ours(x), ours[0]
+    ours[0] = torch.jit.script(plain)
+    with pytest.raises(CaptureError, match="submodule '0' is a ScriptModule"):
+        ours(x)
+    ours[0] = plain
+    torch.testing.assert_close(ours(x), before)
 
 
 def test_containers_are_indexed_through_it(ours):

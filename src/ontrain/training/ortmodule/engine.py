@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import (
+    Captured,
     ChangedStateError,
     Count,
     Course,
@@ -21,11 +22,13 @@ from ontrain.capture import (
     bind,
     capture,
     flatten,
+    refuse_as_eager,
+    refuse_scripted,
     telling_grad_mode,
     tells_positions,
 )  # fmt: skip
 from ontrain.errors import CaptureError
-from ontrain.internals import available, dispatch_modes, function_modes
+from ontrain.internals import available
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
@@ -40,7 +43,8 @@ from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.settling import settled
-from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_everywhere
+from ontrain.training.ortmodule.surroundings import surroundings
+from ontrain.training.ortmodule.watch import Watch, check_hooks
 
 __all__ = ["Engine"]
 
@@ -71,8 +75,8 @@ class Engine:
     """Captures a module when a call's structure is new, and runs calls.
 
     A capture holds for: the training mode of every submodule, the arguments given, their nesting and plain values,
-    dtypes and ranks of tensors, and autocast. It does not depend on shapes and requires_grad, and on how arguments
-    are passed only where a hook of the module or a decorator of its forward can tell.
+    dtypes and ranks of tensors, and what is set for all of torch. It does not depend on shapes and requires_grad, and
+    on how arguments are passed only where a hook of the module or a decorator of its forward can tell.
 
     Args:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
@@ -114,6 +118,8 @@ class Engine:
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._watch.changed()
+            if changed:
+                refuse_scripted(self.module)
             substitutes = given_parameters(self.module) if changed or not self._entries else {}
             if changed and not substitutes:
                 self._take_up()
@@ -122,7 +128,7 @@ class Engine:
                 self._given = GivenState(self.module, self._like)
             return self._given(substitutes, args, kwargs)
         tensors: list[torch.Tensor] = []
-        key: list[Any] = [self._watch.modes(), _autocast(), None, len(args)]
+        key: list[Any] = [self._watch.modes(), surroundings(), None, len(args)]
         for value in args:
             walk(value, tensors, key)
         for name, value in kwargs.items():
@@ -161,12 +167,11 @@ class Engine:
             return result
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What else of torch's state a capture depends on; of gradients only where forward's code asks for it."""
+        """What a capture depends on of gradients, where forward's code asks for it."""
         names = self._watch.read
         grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        requires = tuple([leaf.requires_grad for leaf in leaves])
-        return torch.get_default_dtype(), function_modes(), grads, requires, dispatch_modes(), hooks_everywhere()
+        return grads, tuple([leaf.requires_grad for leaf in leaves])
 
     def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
         session = entry.session
@@ -303,15 +308,10 @@ class Engine:
         unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
         with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads), unseen:
             try:
-                named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
-                captured = trace(dynamic=named)
+                captured = self._traced(trace, tensors, resized=resized)
             except CaptureError as error:
-                if not any(named) or isinstance(error, ChangedStateError):
-                    raise
-                captured = trace()
-                warnings.warn(
-                    f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=6
-                )
+                refuse_as_eager(self.module, args, kwargs, error)
+                raise
         left = attributes_carried(self.module, captured, args, kwargs)
         # Tracing runs forward, which may set attributes itself.
         followed = self._followed(captured.counts)
@@ -324,6 +324,20 @@ class Engine:
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry
+
+    def _traced(self, trace: Callable[..., Captured], tensors: Sequence[torch.Tensor], *, resized: bool) -> Captured:
+        """Trace the module for all sizes, or for the call's own where that cannot be."""
+        named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
+        try:
+            return trace(dynamic=named)
+        except CaptureError as error:
+            if not any(named) or isinstance(error, ChangedStateError):
+                raise
+            captured = trace()
+            warnings.warn(
+                f"{type(self.module).__name__} is captured anew for each shape: {error.problem}", stacklevel=7
+            )
+            return captured
 
     def _warn_of_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Warn when one structure was captured many times for other plain numbers."""
@@ -390,13 +404,6 @@ def _leads(site: Site, tensors: Sequence[torch.Tensor], draws: PathDraws) -> boo
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
-    """The device types and dtypes that autocast is on for."""
-    return tuple(
-        [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    )
 
 
 def _draw(wanted: bool) -> int:

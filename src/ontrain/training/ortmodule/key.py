@@ -12,7 +12,7 @@ from torch import nn
 from ontrain.capture import flatten, leaf_paths, plain_leaves
 from ontrain.errors import InputError
 
-__all__ = ["PLAIN", "canonical", "walk"]
+__all__ = ["PLAIN", "Same", "canonical", "walk"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 """Types whose values are part of a graph."""
@@ -52,7 +52,7 @@ def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
                     reason="its tensors would be constants of a graph that is captured anew for each such object",
                     way_out="hand its tensors in: as arguments, a dict, a dataclass or a namedtuple",
                 )
-            key += [part] if type(part) in PLAIN else [_Same(part), _numbers(part)]
+            key += [part] if type(part) in PLAIN else [Same(part), _numbers(part)]
 
 
 def _tensor_in(value: object, depth: int = 4) -> str | None:
@@ -75,14 +75,14 @@ def _numbers(value: object) -> tuple[Any, ...]:
     )
 
 
-class _Same:
-    """Compares an object by identity, and keeps it so that its identity is not given to another."""
+class Same:
+    """Compares an object by identity, and keeps it, so that its identity is not given to another."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, Same) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)

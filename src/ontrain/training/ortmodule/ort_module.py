@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ontrain.capture import FailingForwardError
 from ontrain.errors import CaptureError, GradientError, GraphError, OntrainError, OptionError, nearest
 from ontrain.internals import of
 from ontrain.limits import TooLargeError
@@ -270,7 +271,8 @@ def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORT
 
 def _held_in_pieces(error: OntrainError) -> bool:
     """Whether pieces of a module may run where the whole is refused, by the capture or when a batch's plan is made."""
-    return isinstance(error, CaptureError | GradientError | GraphError) and not isinstance(error, TooLargeError)
+    own = isinstance(error, TooLargeError | FailingForwardError)
+    return isinstance(error, CaptureError | GradientError | GraphError) and not own
 
 
 def _lazy_by_environment() -> bool:

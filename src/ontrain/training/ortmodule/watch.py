@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,14 +20,14 @@ from ontrain.capture import sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
 from ontrain.training.inspection import inspects
+from ontrain.training.ortmodule.key import Same
 from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
-__all__ = ["Watch", "check_hooks", "hooks_everywhere", "hooks_made"]
+__all__ = ["Watch", "check_hooks", "hooks_made"]
 
 _MISSING = object()
 _UNSEEN = object()
-_FUNCTIONS = (types.FunctionType, types.MethodType)
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
 
 
@@ -95,7 +95,7 @@ class Watch:
                 continue  # notes that a loop takes, such as a list of losses
             seen = self._seen(value, name)
             if seen is not _UNSEEN:
-                fixed = isinstance(seen, _Same) or seen is value
+                fixed = isinstance(seen, Same) or seen is value
                 fixed = fixed or (isinstance(value, tuple) and all(type(item) in PLAIN for item in value))
                 self._others.append((attributes, name, value if fixed else _UNSEEN, seen))
 
@@ -179,7 +179,7 @@ class Watch:
         if isinstance(value, nn.Parameter):
             return id(value)
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
-            return _Same(value)
+            return Same(value)
         if isinstance(value, torch.Tensor):
             watched = has_memory(value) and value.data_ptr() in self._constants
             return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
@@ -188,21 +188,8 @@ class Watch:
         if isinstance(value, np.ndarray):
             return array_contents(value) if not name or name in self._scope.read else _UNSEEN
         if isinstance(value, nn.Module) or name in self._scope.read or is_helper(value, ""):
-            return _Same(value)
+            return Same(value)
         return _UNSEEN
-
-
-class _Same:
-    """Compares an object by identity, and keeps it, so that its identity is not given to another."""
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other._value is self._value
-
-    def __hash__(self) -> int:
-        return id(self._value)
 
 
 def _config(module: nn.Module) -> dict[str, Any]:
@@ -227,12 +214,6 @@ def hooks_made() -> int:
 def _entries(tables: Sequence[dict[str, Any]]) -> tuple[list[str], list[Any]]:
     """All keys and all values, one table after the other; in C, for it is asked at every call."""
     return list(chain.from_iterable(tables)), list(chain.from_iterable(map(dict.values, tables)))
-
-
-def hooks_everywhere() -> tuple[Hashable, ...]:
-    """What a capture depends on of the hooks of all modules."""
-    forward, backward = global_hooks()
-    return tuple([hook if type(hook) in _FUNCTIONS else _Same(hook) for hook in (*forward, *backward)])
 
 
 def check_hooks(module: nn.Module) -> None:
