@@ -23,6 +23,7 @@ from ontrain.files import Source, read_proto, with_types
 from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
+from ontrain.inference.small_models import SmallModel
 from ontrain.inference.stated_shapes import sizes_by_onnx, told_sizes
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
@@ -148,6 +149,8 @@ class GraphSession:
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
         self._at_once: tuple[AtOnce, Mapping[str, int]] | None = None
         """The last plan's way from arrays to arrays, and of each output of the file the place among its results."""
+        whole = self._provider.capabilities.joins and self._options.get("padding", "computed") == "computed"
+        self._small = SmallModel.of(proto) if whole else None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
             self._outputs = _with_sizes_by_onnx(self._outputs, proto, changed=self._optimisation.level > 0)
@@ -220,7 +223,18 @@ class GraphSession:
         return [self._result(name, outputs[name]) for name in names]
 
     def at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array] | None:
-        """Run the last plan from arrays to arrays; None where it has no such way, or the feeds are of another kind."""
+        """Run from arrays to arrays: the last plan, or a small model. None where there is no such way for the feeds."""
+        results = self._row_at_once(output_names, feeds)
+        if results is None and self._small is not None:
+            return self._small.run(output_names, feeds)
+        return results
+
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """Compare results with those that a small model gives as a whole, as long as it is not known to be right."""
+        if self._small is not None and not self._small.compare(output_names, feeds, results):
+            self._small = None
+
+    def _row_at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array] | None:
         if self._at_once is None:
             return None
         call, places = self._at_once

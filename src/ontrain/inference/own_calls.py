@@ -88,12 +88,16 @@ class OwnSession:
 
     def run(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None) -> Any:
         """See `InferenceSession.run`."""
-        if run_options is None and type(input_feed) is dict:
+        plain = run_options is None and type(input_feed) is dict
+        if plain:
             arrays = self._runs.at_once(output_names, input_feed)
             if arrays is not None:
                 return arrays
         results = self._runs.run(output_names, adapted(input_feed, run_options), run_options)
-        return [self.array(result) for result in results]
+        arrays = [self.array(result) for result in results]
+        if plain:
+            self._runs.compare(output_names, input_feed, arrays)
+        return arrays
 
     def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[torch.Tensor]:
         """See `InferenceSession.run_tensors`."""

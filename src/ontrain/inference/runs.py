@@ -80,6 +80,10 @@ class Runs:
         """Run on plain arrays like the last ones by the shortest way; None where there is none."""
         return None if self._trace.records else self.session.at_once(output_names, feeds)
 
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """See `GraphSession.compare`."""
+        self.session.compare(output_names, feeds, results)
+
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""
         return fed_tensor(name, value, self._kinds.get(name, "")).to(self.session.device)

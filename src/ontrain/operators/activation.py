@@ -22,9 +22,9 @@ def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return y
 
 
-define("Hardmax", zero_gradient=WHEREVER)
+define("Hardmax", zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define("SwiGLU")
-define("Swish", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("Swish", ELEMENTWISE, precision=Precision.FOLLOWS, stock=Stock.COMPARED)
 define("GeluGrad", POINTWISE, domain=DOMAIN)
 define("SiluGrad", POINTWISE, domain=DOMAIN)
 define("MishGrad", ELEMENTWISE, domain=DOMAIN)
@@ -70,7 +70,7 @@ def sigmoid_gradient(op: Op, dy: Value, x: Value) -> Adjoints:
 
 define("Softplus", POINTWISE, stock=Stock.KERNEL)
 elementwise("Softplus", lambda op, x, y: op.Sigmoid(x))
-define("Softsign", ELEMENTWISE)
+define("Softsign", ELEMENTWISE, stock=Stock.COMPARED)
 elementwise("Softsign", lambda op, x, y: op.Pow(1 + op.Abs(x), -2.0))
 define("Elu", POINTWISE, precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 
@@ -81,7 +81,7 @@ def elu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("EluGrad", dy, x, alpha=alpha)
 
 
-define("Celu", POINTWISE)
+define("Celu", POINTWISE, stock=Stock.COMPARED)
 
 
 @gradient("Celu")
@@ -108,7 +108,7 @@ def relu(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("ReluGrad", dy, op.outputs[0])
 
 
-define("ThresholdedRelu", ELEMENTWISE)
+define("ThresholdedRelu", ELEMENTWISE, stock=Stock.COMPARED)
 
 
 @gradient("ThresholdedRelu")
@@ -196,7 +196,7 @@ def hardtanh(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value 
     return dy if outside is None else op.Where(outside, 0.0, dy), None, None
 
 
-define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS)
+define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS, stock=Stock.COMPARED)
 
 
 @gradient("Mish")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ontrain.operators.record import DOMAIN, WHEREVER, Evaluator, Operator, Smallest, define
+from ontrain.operators.record import DOMAIN, WHEREVER, Evaluator, Operator, Smallest, Stock, define
 
 __all__ = ["ML"]
 
@@ -25,29 +25,42 @@ _ONE_NODE = {
     "leaf_weights": ir.tensor([1.0]), "n_targets": 1,
 }  # fmt: skip
 
-define("ArrayFeatureExtractor", _MODEL)
-define("Binarizer", _MODEL, zero_gradient=WHEREVER)
+define("ArrayFeatureExtractor", _MODEL, stock=Stock.COMPARED)
+define("Binarizer", _MODEL, zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define("CastMap", _MODEL, no_gradient=_MAPS)
-define("CategoryMapper", _MODEL, no_gradient=_LOOKS_UP, smallest=Smallest({"cats_int64s": [0], "cats_strings": ["x"]}))
-define("DictVectorizer", _MODEL, no_gradient=_MAPS)
-define("FeatureVectorizer", _MODEL)
-define("Imputer", _MODEL, smallest=Smallest({"imputed_value_floats": [1.0]}))
+define(
+    "CategoryMapper",
+    _MODEL,
+    no_gradient=_LOOKS_UP,
+    smallest=Smallest({"cats_int64s": [0], "cats_strings": ["x"]}),
+    stock=Stock.COMPARED,
+)
+define("DictVectorizer", _MODEL, no_gradient=_MAPS, stock=Stock.COMPARED)
+define("FeatureVectorizer", _MODEL, stock=Stock.COMPARED)
+define("Imputer", _MODEL, smallest=Smallest({"imputed_value_floats": [1.0]}), stock=Stock.COMPARED)
 define(
     "LabelEncoder",
     _MODEL,
     no_gradient=_LOOKS_UP,
     smallest=Smallest({"keys_floats": [0.0], "values_floats": [1.0]}, {"T1": "tensor(float)", "T2": "tensor(float)"}),
+    stock=Stock.COMPARED,
 )
 define("LinearClassification", domain=DOMAIN)
 define("LinearRegression", domain=DOMAIN)
-define("LinearClassifier", _MODEL, smallest=Smallest({"classlabels_ints": [0, 1]}))
-define("LinearRegressor", _MODEL)
-define("Normalizer", _MODEL)
-define("OneHotEncoder", _MODEL, zero_gradient=WHEREVER, smallest=Smallest({"cats_int64s": [0]}))
-define("SVMClassifier", _MODEL, no_gradient=_MACHINE, smallest=Smallest({**_KERNEL, "classlabels_ints": [0]}))
-define("SVMRegressor", _MODEL, no_gradient=_MACHINE, smallest=Smallest(_KERNEL))
-define("Scaler", _MODEL)
-define("TreeEnsemble", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_NODE))
-define("TreeEnsembleClassifier", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE))
-define("TreeEnsembleRegressor", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE))
-define("ZipMap", _MODEL, no_gradient=_MAPS, smallest=Smallest({"classlabels_int64s": [0]}))
+define("LinearClassifier", _MODEL, smallest=Smallest({"classlabels_ints": [0, 1]}), stock=Stock.COMPARED)
+define("LinearRegressor", _MODEL, stock=Stock.COMPARED)
+define("Normalizer", _MODEL, stock=Stock.COMPARED)
+define("OneHotEncoder", _MODEL, zero_gradient=WHEREVER, smallest=Smallest({"cats_int64s": [0]}), stock=Stock.COMPARED)
+define(
+    "SVMClassifier",
+    _MODEL,
+    no_gradient=_MACHINE,
+    smallest=Smallest({**_KERNEL, "classlabels_ints": [0]}),
+    stock=Stock.COMPARED,
+)
+define("SVMRegressor", _MODEL, no_gradient=_MACHINE, smallest=Smallest(_KERNEL), stock=Stock.COMPARED)
+define("Scaler", _MODEL, stock=Stock.COMPARED)
+define("TreeEnsemble", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_NODE), stock=Stock.COMPARED)
+define("TreeEnsembleClassifier", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE), stock=Stock.COMPARED)
+define("TreeEnsembleRegressor", _MODEL, zero_gradient=WHEREVER, smallest=Smallest(_ONE_TREE), stock=Stock.COMPARED)
+define("ZipMap", _MODEL, no_gradient=_MAPS, smallest=Smallest({"classlabels_int64s": [0]}), stock=Stock.COMPARED)

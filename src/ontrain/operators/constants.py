@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.operators.record import WHEREVER, Smallest, define
+from ontrain.operators.record import WHEREVER, Smallest, Stock, define
 
 __all__: list[str] = []
 
@@ -24,12 +24,21 @@ define(
     written=True,
     zero_gradient=WHEREVER,
     smallest=Smallest({"value": ir.tensor([1.0], dtype=ir.DataType.FLOAT)}),
+    stock=Stock.COMPARED,
 )
-define("ConstantOfShape", settings=(0,), fills=True, evaluate=_constant_of_shape, zero_gradient=WHEREVER)
-define("EyeLike", zero_gradient=WHEREVER)
+define(
+    "ConstantOfShape",
+    settings=(0,),
+    fills=True,
+    evaluate=_constant_of_shape,
+    zero_gradient=WHEREVER,
+    stock=Stock.COMPARED,
+)
+define("EyeLike", zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define(
     "Range",
     settings=(0, 1, 2),
     evaluate=lambda a, start, stop, step: np.arange(start, stop, step, dtype=start.dtype),
     zero_gradient=WHEREVER,
+    stock=Stock.COMPARED,
 )

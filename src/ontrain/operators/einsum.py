@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import Precision, Smallest, define
+from ontrain.operators.record import Precision, Smallest, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -51,6 +51,7 @@ define(
     agreeing=_einsum,
     flops=_einsum_flops,
     smallest=Smallest({"equation": "ij,jk->ik"}),
+    stock=Stock.COMPARED,
 )
 
 

@@ -9,16 +9,16 @@ import numpy as np
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, define
+from ontrain.operators.record import DOMAIN, Evaluator, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["affine_places"]
 
 define("AffineGrid", settings=(1,))
-define("GridSample", evaluator=Evaluator.IN_PART)
+define("GridSample", evaluator=Evaluator.IN_PART, stock=Stock.COMPARED)
 define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
-define("Resize", settings=(1, 2, 3), loops=True)
+define("Resize", settings=(1, 2, 3), loops=True, stock=Stock.COMPARED)
 define("Interpolate", domain=DOMAIN)
 define("InterpolateGrad", domain=DOMAIN)
 define("Upsample", settings=(1,), no_gradient="the standard has withdrawn it")

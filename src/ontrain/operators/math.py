@@ -16,8 +16,8 @@ __all__: list[str] = []
 erf = np.vectorize(math.erf, otypes=[np.float64])
 define("Ceil", FLAT, stock=Stock.KERNEL)
 define("Floor", FLAT, stock=Stock.KERNEL)
-define("Round", FLAT)
-define("Sign", FLAT)
+define("Round", FLAT, stock=Stock.COMPARED)
+define("Sign", FLAT, stock=Stock.COMPARED)
 define("Sqrt", POINTWISE, function=np.sqrt, stock=Stock.KERNEL)
 elementwise("Sqrt", lambda op, x, y: 0.5 / y)
 define("Exp", POINTWISE, function=np.exp, stock=Stock.KERNEL)
@@ -32,7 +32,7 @@ define("Sin", POINTWISE, stock=Stock.KERNEL)
 elementwise("Sin", lambda op, x, y: op.Cos(x))
 define("Cos", POINTWISE, stock=Stock.KERNEL)
 elementwise("Cos", lambda op, x, y: -op.Sin(x))
-define("Tan", POINTWISE)
+define("Tan", POINTWISE, stock=Stock.COMPARED)
 elementwise("Tan", lambda op, x, y: 1 + y * y)
 define("Sinh", POINTWISE)
 elementwise("Sinh", lambda op, x, y: op.Cosh(x))
@@ -42,7 +42,7 @@ define("Asin", POINTWISE)
 elementwise("Asin", lambda op, x, y: 1 / op.Sqrt(1 - x * x))
 define("Acos", POINTWISE)
 elementwise("Acos", lambda op, x, y: -1 / op.Sqrt(1 - x * x))
-define("Atan", POINTWISE)
+define("Atan", POINTWISE, stock=Stock.COMPARED)
 elementwise("Atan", lambda op, x, y: 1 / (1 + x * x))
 define("Asinh", POINTWISE)
 elementwise("Asinh", lambda op, x, y: 1 / op.Sqrt(x * x + 1))
@@ -147,7 +147,7 @@ def _power_by_base(op: Op, a: Value, b: Value) -> Value:
     return slope if known is not None and (known != 0).all() else op.Where(op.Equal(b, 0.0), 0.0, slope)
 
 
-define("Mod", POINTWISE)
+define("Mod", POINTWISE, stock=Stock.COMPARED)
 
 
 @gradient("Mod")
@@ -165,7 +165,7 @@ def variadic_sum(op: Op, dy: Value, *xs: Value) -> Adjoints:
     return [dy] * len(xs)
 
 
-define("Mean", POINTWISE, overwrites=(0, 1))
+define("Mean", POINTWISE, overwrites=(0, 1), stock=Stock.COMPARED)
 
 
 @gradient("Mean")

@@ -88,7 +88,7 @@ def _with_moments(
     return [op.Sum(*parts) if len(parts) > 1 else parts[0], *grads[1:]]
 
 
-define("RMSNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS, overwrites=(0,))
+define("RMSNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS, overwrites=(0,), stock=Stock.COMPARED)
 
 
 @gradient("RMSNormalization")
@@ -144,7 +144,7 @@ def instance_normalization(op: Op, dy: Value, x: Value, scale: Value, bias: Valu
     return op.composite("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=groups, epsilon=epsilon)
 
 
-define("GroupNormalization", like_first=True, agreeing=_per_channel)
+define("GroupNormalization", like_first=True, agreeing=_per_channel, stock=Stock.COMPARED)
 
 
 @gradient("GroupNormalization")
@@ -158,7 +158,7 @@ def group_normalization(
     return op.composite("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=num_groups, epsilon=epsilon)
 
 
-define("LpNormalization")
+define("LpNormalization", stock=Stock.COMPARED)
 
 
 @gradient("LpNormalization")
@@ -169,7 +169,7 @@ def lp_normalization(op: Op, dy: Value, x: Value, *, axis: int, p: int) -> Adjoi
     return (dy - (op.Sign(x) if p == 1 else y) * op.ReduceSum(dy * y, [axis], keepdims=1)) / norm
 
 
-define("LRN")
+define("LRN", stock=Stock.COMPARED)
 
 
 @gradient("LRN")

@@ -17,8 +17,8 @@ from ontrain.operators.shapes import static_dims
 
 __all__ = ["adaptive_windows", "window_counts", "window_places"]
 
-define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS)
-define("LpPool", evaluator=Evaluator.IN_PART)
+define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS, stock=Stock.COMPARED)
+define("LpPool", evaluator=Evaluator.IN_PART, stock=Stock.COMPARED)
 define("MaxRoiPool", evaluator=Evaluator.LACKS)
 define("MaxUnpool", settings=(2,))
 define("RoiAlign")

@@ -9,10 +9,10 @@ __all__: list[str] = []
 ROUNDS = "it rounds to whole numbers; train through a rounding that passes its gradient straight on"
 WHOLE = "its results are whole numbers"
 
-define("ConvInteger", zero_gradient=WHOLE)
+define("ConvInteger", zero_gradient=WHOLE, stock=Stock.COMPARED)
 define("DequantizeLinear", weightless=(1, 2), axis=Axis.ANY, stock=Stock.KERNEL)
 define("DynamicQuantizeLinear", stock=Stock.KERNEL)
-define("MatMulInteger", zero_gradient=WHOLE)
+define("MatMulInteger", zero_gradient=WHOLE, stock=Stock.COMPARED)
 define("QLinearConv", zero_gradient=ROUNDS)
 define("QLinearMatMul", zero_gradient=ROUNDS)
 define("QuantizeLinear", weightless=(1, 2), axis=Axis.ANY, zero_gradient=ROUNDS, stock=Stock.KERNEL)

@@ -127,6 +127,7 @@ class Stock(Enum):
     NO = "no, or nobody tried"
     KERNEL = "by a kernel of its own"
     BODY = "by those of the operators that it consists of"
+    COMPARED = "by a kernel of its own that in some forms gives something else: where its results were compared"
 
 
 Shape = tuple[int, ...]

@@ -15,7 +15,7 @@ from ontrain.operators.shapes import static_dims
 __all__: list[str] = []
 
 define("ArgMax", reduces=True, zero_gradient=WHEREVER, stock=Stock.KERNEL)
-define("ArgMin", reduces=True, zero_gradient=WHEREVER)
+define("ArgMin", reduces=True, zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define("CumProd", settings=(1,))
 
 
@@ -59,15 +59,15 @@ define("ReduceSum", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.
 reduction("ReduceSum")(lambda op, dy, x, y, axes: dy)
 define("ReduceMean", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 reduction("ReduceMean")(lambda op, dy, x, y, axes: dy / math.prod(static_dims(x)[a] for a in axes))
-define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceL1", lambda op, x, y: op.Sign(x))
 define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 simple("ReduceL2", lambda op, x, y: x / op.Where(op.Equal(y, 0.0), 1.0, y))
-define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
-define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceLogSumExp", lambda op, x, y: op.Exp(x - y))
-define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED)
+define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceSumSquare", lambda op, x, y: 2 * x)
 
 
@@ -146,7 +146,7 @@ def product(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
     return op.composite("ReduceProdGrad", dy, x, y, axes=axes) if axes else dy
 
 
-define("CumSum", settings=(1,))
+define("CumSum", settings=(1,), stock=Stock.COMPARED)
 
 
 @gradient("CumSum")
@@ -155,7 +155,7 @@ def cumsum(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse:
     return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse), None
 
 
-define("TopK", settings=(1,))
+define("TopK", settings=(1,), stock=Stock.COMPARED)
 
 
 @gradient("TopK")

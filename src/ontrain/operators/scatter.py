@@ -19,7 +19,7 @@ __all__ = ["gather_adjoint", "is_from_start"]
 Put = Callable[[Value, Value, str], Value]
 """put(into, updates, reduction): the first with the updates written to the places of the indices."""
 
-define("Compress", settings=(1,))
+define("Compress", settings=(1,), stock=Stock.COMPARED)
 define(
     "FromStart",
     domain=DOMAIN,
@@ -30,13 +30,14 @@ define(
     keeps_values=True,
     zero_gradient="its numbers are indices",
 )
-define("NonZero", zero_gradient=WHEREVER, sized_by_values=True)
+define("NonZero", zero_gradient=WHEREVER, sized_by_values=True, stock=Stock.COMPARED)
 define("Scatter", indexes=Indexes.ALONG_AXIS, no_gradient="the standard has withdrawn it")
 define("TensorScatter")
 define(
     "Unique",
     no_gradient="its result has as many elements as there are distinct values, which no plan knows",
     sized_by_values=True,
+    stock=Stock.COMPARED,
 )
 
 
@@ -51,7 +52,7 @@ def is_from_start(indices: ir.Value) -> bool:
     return False
 
 
-define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE)
+define("OneHot", settings=(1,), weightless=(2,), axis=Axis.ONE_MORE, stock=Stock.COMPARED)
 
 
 @gradient("OneHot")
@@ -146,7 +147,7 @@ def gather_adjoint(op: Emitter, dy: Value, ids: Value, axis: int, size: int) -> 
     return op.Transpose(rows, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank - q + 1)])
 
 
-define("GatherND", precision=Precision.FOLLOWS, computes=False, indexes=Indexes.IN_TUPLES)
+define("GatherND", precision=Precision.FOLLOWS, computes=False, indexes=Indexes.IN_TUPLES, stock=Stock.COMPARED)
 
 
 @gradient("GatherND")
@@ -182,7 +183,7 @@ def gather_elements(op: Op, dy: Value, x: Value, ids: Value, *, axis: int) -> Ad
     return op.ScatterElements(zeros, ids, dy, axis=axis, reduction="add"), None
 
 
-define("ScatterElements", indexes=Indexes.ALONG_AXIS)
+define("ScatterElements", indexes=Indexes.ALONG_AXIS, stock=Stock.COMPARED)
 
 
 @gradient("ScatterElements")
@@ -195,7 +196,7 @@ def scatter_elements(op: Op, dy: Value, x: Value, ids: Value, updates: Value, *,
     return _scattered(op, dy, x, updates, reduction, put, lambda v: op.GatherElements(v, ids, axis=axis))
 
 
-define("ScatterND", indexes=Indexes.IN_TUPLES)
+define("ScatterND", indexes=Indexes.IN_TUPLES, stock=Stock.COMPARED)
 
 
 @gradient("ScatterND")

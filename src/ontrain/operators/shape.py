@@ -66,8 +66,24 @@ MOVES = Operator("", precision=Precision.FOLLOWS, computes=False)
 RESHAPES = replace(MOVES, settings=(1,), view=View.RESHAPED, keeps_values=True, rows=Rows.RESHAPED)
 """Elements in their order, in another shape."""
 define("CenterCropPad", settings=(1,))
-define("Shape", weightless=(0,), reads_shape=True, computes=False, written=True, zero_gradient=WHEREVER)
-define("Size", weightless=(0,), reads_shape=True, computes=False, written=True, zero_gradient=WHEREVER)
+define(
+    "Shape",
+    weightless=(0,),
+    reads_shape=True,
+    computes=False,
+    written=True,
+    zero_gradient=WHEREVER,
+    stock=Stock.COMPARED,
+)
+define(
+    "Size",
+    weightless=(0,),
+    reads_shape=True,
+    computes=False,
+    written=True,
+    zero_gradient=WHEREVER,
+    stock=Stock.COMPARED,
+)
 
 
 define(
@@ -89,7 +105,7 @@ def identity(op: Op, dy: Value, x: Value, **_: object) -> Adjoints:
     return dy
 
 
-define("CastLike", weightless=(1,))
+define("CastLike", weightless=(1,), stock=Stock.COMPARED)
 
 
 @gradient("CastLike")
@@ -300,7 +316,7 @@ def depth_to_space(op: Op, dy: Value, x: Value, *, blocksize: int, mode: str) ->
     return op.reshaped(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), static_dims(x))
 
 
-define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, size), (3, size)])
+define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, size), (3, size)], stock=Stock.COMPARED)
 
 
 @gradient("SpaceToDepth")
@@ -309,7 +325,7 @@ def space_to_depth(op: Op, dy: Value, x: Value, *, blocksize: int) -> Adjoints:
     return op.DepthToSpace(dy, blocksize=blocksize)
 
 
-define("ReverseSequence")
+define("ReverseSequence", stock=Stock.COMPARED)
 
 
 @gradient("ReverseSequence")

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import size_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import define
+from ontrain.operators.record import Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -22,7 +22,7 @@ def _transform_flops(node: ir.Node) -> int:
 FROM_SIZE = "it makes a table from a size"
 
 define("BlackmanWindow", settings=(0,), zero_gradient=FROM_SIZE)
-define("DFT", settings=(1, 2), flops=_transform_flops)
+define("DFT", settings=(1, 2), flops=_transform_flops, stock=Stock.COMPARED)
 define("HammingWindow", settings=(0,), zero_gradient=FROM_SIZE)
 define("HannWindow", settings=(0,), zero_gradient=FROM_SIZE)
 define("MelWeightMatrix", settings=(0, 1, 2, 3, 4), zero_gradient=FROM_SIZE)

@@ -250,6 +250,7 @@ class Capabilities:
         attends_sequences: attention takes packed sequences, for which padding need not be put back.
         serves_sequences: the same, where nothing is differentiated.
         multiplies_bfloat16: products of bfloat16 are faster than those of float32, on units made for them.
+        joins: small nodes, and small models that serve, may run by onnxruntime's kernels together.
         at_once: gives an executable's way from arrays to arrays; None for one that has no shorter way than `run`.
     """
 
@@ -259,6 +260,7 @@ class Capabilities:
     attends_sequences: bool = False
     serves_sequences: bool = False
     multiplies_bfloat16: bool = False
+    joins: bool = False
     at_once: Callable[[Executable], AtOnce | None] | None = None
 
 

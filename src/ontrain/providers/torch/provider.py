@@ -81,6 +81,7 @@ class TorchExecutionProvider:
             attends_sequences=self.attends_sequences,
             serves_sequences=True,
             multiplies_bfloat16=self._device.type != "cpu" or multiplies_bfloat16(), at_once=_at_once,
+            joins=self.settings.joins and self.settings.tuning is not None and self._device.type == "cpu",
         )  # fmt: skip
 
     def supports(self, node: ir.Node) -> str | None:

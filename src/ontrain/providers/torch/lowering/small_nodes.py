@@ -48,6 +48,7 @@ _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
 _COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.BOOL, *_BYTE})
 """What arithmetic makes in a row. Integers are left out: dividing the least of them by −1 ends the process."""
 _MOVED = _COMPUTED | {ir.DataType.INT64, ir.DataType.INT32}
+_JOINED = (Stock.KERNEL, Stock.BODY)
 _BODIES = 8
 """How deep bodies lie in each other at most."""
 _UNFUSED = "session.disable_quant_qdq"
@@ -163,7 +164,7 @@ def _looks(node: ir.Node) -> bool:
 
 def _is_small(e: Emitter, node: ir.Node) -> bool:
     record = record_of(node)
-    if node in e.placement.skipped or is_random(node) or record.stock is Stock.NO:
+    if node in e.placement.skipped or is_random(node) or record.stock not in _JOINED:
         return False
     flops, size = (_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES) if record.convolves else (_FLOPS, _BYTES)
     results = _COMPUTED if record.computes else _MOVED

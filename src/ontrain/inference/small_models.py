@@ -1,0 +1,142 @@
+"""Models that consist of small nodes alone: one call of onnxruntime, whatever the sizes.
+
+A classifier of scikit-learn takes onnxruntime some microseconds, and a call from Python for each of its nodes ten times
+as long. So a small model whose operators onnxruntime computes, too, runs as a whole on plain arrays of few numbers. Its
+first runs are both: where the results are not equal to the provider's own, the provider goes on alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ontrain.errors import OntrainError
+from ontrain.operators import OPERATORS, Chance, Stock
+
+__all__ = ["SmallModel"]
+
+_BYTES = 4 << 20
+"""Of a small model."""
+_NUMBERS = 1 << 13
+"""In all feeds of a run."""
+_PRODUCTS = 4e6
+"""Numbers in the feeds times numbers in the weights: some 50 microseconds of one core."""
+_COMPARED = 2
+"""Runs whose results are compared."""
+_HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+"""Of weights whose products onnxruntime adds up in float32, and rounds later than ontrain."""
+_COMPUTED = (Stock.KERNEL, Stock.COMPARED)
+
+
+class SmallModel:
+    """A model as one call of onnxruntime; see `of`."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        self._proto, self._runs_left = proto, _COMPARED
+        self._session: Any = None
+        self._digits = 1e-2 if any(tensor.data_type in _HALF for tensor in proto.graph.initializer) else 1e-5
+        weights = {tensor.name: math.prod(tensor.dims) for tensor in proto.graph.initializer}
+        self._most = min(_NUMBERS, _PRODUCTS / max(1, sum(weights.values())))
+        self._kinds = {
+            value.name: onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            for value in proto.graph.input if value.name not in weights
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto) -> SmallModel | None:
+        """Return a model that may run so; None for a larger one, and where onnxruntime may compute something else."""
+        graph = proto.graph
+        if proto.functions or graph.sparse_initializer or proto.ByteSize() > _BYTES:
+            return None
+        if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
+            return None
+        if not all(map(_computes, _nodes(graph))):
+            return None
+        inputs = [value.type for value in graph.input]
+        return cls(proto) if all(kind.tensor_type.elem_type for kind in inputs) else None
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """Return the results as onnxruntime gives them; None before it is known to give the right ones, and for feeds
+        that are no plain arrays of few numbers, or that it refuses.
+        """
+        if self._runs_left or not self._takes(feeds):
+            return None
+        try:
+            results: list[Any] = self._session.run(output_names or None, feeds)
+        except (OntrainError, RuntimeError):
+            return None  # the provider tells what is wrong
+        return results
+
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
+        """Compare onnxruntime's results with the provider's; return False once they differ."""
+        if not self._runs_left or not self._takes(feeds):
+            return True
+        try:
+            if self._session is None:
+                self._session = _opened(self._proto)
+            others = self._session.run(output_names or None, feeds)
+        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
+            return False
+        if not _equal(list(results), others, self._digits):
+            return False
+        self._runs_left -= 1
+        return True
+
+    def _takes(self, feeds: Mapping[str, Any]) -> bool:
+        if len(feeds) != len(self._kinds):
+            return False
+        numbers = 0
+        for name, array in feeds.items():
+            if type(array) is not np.ndarray or array.dtype != self._kinds.get(name) or not array.size:
+                return False
+            if array.dtype == object and not all(type(text) is str for text in array.flat):
+                return False
+            numbers += array.size
+        return bool(numbers <= self._most)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph, and of those inside it."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes(attribute.g)
+
+
+def _computes(node: onnx.NodeProto) -> bool:
+    """Whether onnxruntime has the operator, and computes the same at each run."""
+    record = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return record is not None and record.stock in _COMPUTED and record.chance is Chance.NEVER
+
+
+def _opened(proto: onnx.ModelProto) -> Any:
+    """A session of the whole model on the calling thread, with the guards that onnxruntime needs."""
+    from ontrain.inference.options import SessionOptions
+    from ontrain.inference.session import InferenceSession  # which runs sessions that hold this
+
+    options = SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    return InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+
+
+def _equal(a: Any, b: Any, digits: float) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return False
+        return _close(a, b, digits) if a.dtype.kind == "f" else np.array_equal(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(_equal(x, y, digits) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return list(a) == list(b) and all(_equal(a[key], b[key], digits) for key in a)
+    if isinstance(a, float) and isinstance(b, float):
+        return _close(a, b, digits)
+    return type(a) is type(b) and bool(a == b)
+
+
+def _close(a: Any, b: Any, digits: float) -> bool:
+    return bool(np.allclose(a, b, rtol=digits, atol=digits / 10, equal_nan=True))

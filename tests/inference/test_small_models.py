@@ -1,0 +1,191 @@
+"""Small models as one call of onnxruntime: only where its results are the provider's, and feeds are few and plain."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+from skl2onnx import to_onnx
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+import ontrain
+from ontrain.inference.small_models import SmallModel
+
+TORCH = ["TorchExecutionProvider"]
+MODELS = {
+    "linear": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "forest": lambda: RandomForestClassifier(5, random_state=0),
+    "regressor": lambda: RandomForestRegressor(5, random_state=0),
+    "machine": lambda: SVC(probability=True, random_state=0),
+    "neighbours": KNeighborsClassifier,
+}
+
+
+@pytest.fixture(autouse=True)
+def joined(monkeypatch):
+    monkeypatch.setenv("ONTRAIN_JOIN", "1")
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """How many runs were one call."""
+    counts, usual = [0], SmallModel.run
+
+    def counted(self, output_names, feeds):
+        results = usual(self, output_names, feeds)
+        counts[0] += results is not None
+        return results
+
+    monkeypatch.setattr(SmallModel, "run", counted)
+    return counts
+
+
+def _trained(name, rng, *, words=False, zipmap=True):
+    x = rng.standard_normal((60, 4)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(int) + (x[:, 2] > 0)
+    labels = np.array(["low", "middle", "high"])[y] if words else y
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MODELS[name]().fit(x, labels)
+        options = {} if name == "regressor" or zipmap else {id(model): {"zipmap": False}}
+        return to_onnx(model, x[:1], options=options or None, target_opset=18), x
+
+
+def _as_stock(content: bytes, feeds, runs=5):
+    theirs = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    ours = ontrain.InferenceSession(content, providers=TORCH)
+    for _ in range(runs):
+        for a, b in zip(ours.run(None, feeds), theirs.run(None, feeds), strict=True):
+            if isinstance(b, list):
+                assert [list(row) for row in a] == [list(row) for row in b]
+                np.testing.assert_allclose([[*r.values()] for r in a], [[*r.values()] for r in b], rtol=1e-4, atol=1e-5)
+            elif b.dtype.kind == "f":
+                assert a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+            else:
+                assert a.dtype == b.dtype and np.array_equal(a, b)
+    return ours
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["numbers", "words"])
+@pytest.mark.parametrize("name", MODELS)
+def test_classical_models_are_one_call_from_the_third_run_on(rng, served, name, words):
+    if name == "regressor" and words:
+        pytest.skip("it predicts numbers")
+    proto, x = _trained(name, rng, words=words)
+    _as_stock(proto.SerializeToString(), {proto.graph.input[0].name: x[:3]})
+    assert served[0] == 3
+
+
+def test_any_number_of_rows_up_to_a_bound(rng, served):
+    proto, x = _trained("forest", rng)
+    name = proto.graph.input[0].name
+    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
+    stock = onnxruntime.InferenceSession(proto.SerializeToString())
+    many = np.concatenate([x] * 60)
+    for rows in (1, 2, 3, 50, 3600, 7):
+        labels, wanted = session.run(None, {name: many[:rows]})[0], stock.run(None, {name: many[:rows]})[0]
+        assert np.array_equal(labels, wanted)
+    assert served[0] == 3  # 3, 50 and 7 rows
+
+
+def test_results_that_differ_leave_the_model_to_the_provider(rng, served, monkeypatch):
+    proto, x = _trained("linear", rng)
+    feeds = {proto.graph.input[0].name: x[:3]}
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    wrong = onnx.ModelProto.FromString(proto.SerializeToString())
+    for node in wrong.graph.node:
+        for attribute in node.attribute:
+            if attribute.name == "coefficients":
+                attribute.floats[:] = [-number for number in attribute.floats]
+    usual = SmallModel.of
+    monkeypatch.setattr(SmallModel, "of", classmethod(lambda cls, _: usual(wrong)))
+    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
+    for _ in range(5):
+        assert np.array_equal(session.run(None, feeds)[0], wanted[0])
+    assert served[0] == 0 and session._own._session._small is None
+
+
+def test_outputs_by_name_and_feeds_of_other_forms(rng, served):
+    proto, x = _trained("linear", rng)
+    name, outputs = proto.graph.input[0].name, [value.name for value in proto.graph.output]
+    session = _as_stock(proto.SerializeToString(), {name: x[:3]})
+    before = served[0]
+    labels, maps = session.run(None, {name: x[:3]})
+    assert session.run([outputs[1]], {name: x[:3]}) == [maps]
+    assert np.array_equal(session.run(outputs[:1], {name: x[:3].tolist()})[0], labels)
+    assert np.array_equal(session.run(outputs[:1], {name: x[:3].astype(">f4")})[0], labels)
+    assert served[0] == before + 2
+
+
+def test_wrong_feeds_are_told_as_before(rng):
+    proto, x = _trained("linear", rng)
+    name = proto.graph.input[0].name
+    session = _as_stock(proto.SerializeToString(), {name: x[:3]})
+    for wrong, names, told in (
+        ({}, None, name), ({name: x[:3].astype(np.float64)}, None, name), ({name: x[:3]}, ["nothing"], "nothing"),
+    ):  # fmt: skip
+        with pytest.raises(ontrain.InputError, match=told):
+            session.run(names, wrong)
+    with pytest.raises(ontrain.OntrainError):
+        session.run(None, {name: x[:3, :2]})
+
+
+def _model(nodes, inputs, outputs, weights=()):
+    graph = helper.make_graph(nodes, "small", inputs, outputs, list(weights))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def _floats(name, *shape):
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+
+
+@pytest.mark.parametrize("reason", ["it draws", "it loops", "it is large", "nobody tried the operator"])
+def test_models_that_are_no_small_ones(reason, rng):
+    weights = []
+    if reason == "it draws":
+        nodes = [helper.make_node("RandomNormalLike", ["x"], ["y"])]
+    elif reason == "it is large":
+        weights = [numpy_helper.from_array(rng.standard_normal((1100, 1100)).astype(np.float32), "w")]
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    elif reason == "it loops":
+        body = helper.make_graph(
+            [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Exp", ["h"], ["h2"])], "body",
+            [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, []), _floats("h", None)],
+            [helper.make_tensor_value_info("c2", 9, []), _floats("h2", None)],
+        )  # fmt: skip
+        nodes = [helper.make_node("Loop", ["", "", "x"], ["y"], body=body)]
+    else:
+        nodes = [helper.make_node("Optional", ["x"], ["o"]), helper.make_node("OptionalGetElement", ["o"], ["y"])]
+    assert SmallModel.of(_model(nodes, [_floats("x", None)], [_floats("y", None)], weights)) is None
+
+
+def test_threads_share_a_small_model(rng):
+    proto, x = _trained("forest", rng)
+    name = proto.graph.input[0].name
+    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
+    wanted = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {name: x})[0]
+    wrong = []
+
+    def work(start):
+        for turn in range(60):
+            rows = 1 + (start * 7 + turn) % 50
+            if not np.array_equal(session.run(None, {name: x[:rows]})[0], wanted[:rows]):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
