@@ -17,6 +17,14 @@ STEP = "providers/torch/lowering/test_optimizer.py"
 NORMS, TUNING, TORCH = "providers/torch/test_norms.py", "providers/test_tuning.py", "providers/torch/lowering/"
 
 MUTANTS = [
+    mutant(TORCH + "small_nodes.py", "session.run(None, zeros)", "pass", TORCH + "test_small_nodes.py"),
+    mutant(TORCH + "small_nodes.py", "or is_random(node) or", "or", TORCH + "test_small_nodes.py"),
+    mutant(
+        TORCH + "small_nodes.py",
+        "weights + more <= _WEIGHTS and _is_small(e, node)",
+        "_is_small(e, node)",
+        TORCH + "test_small_nodes.py",
+    ),
     # The second and later blocks of a mask would be the first again: 2²¹ decisions, then the same.
     mutant(
         TORCH + "random.py",

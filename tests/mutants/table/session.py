@@ -80,4 +80,22 @@ MUTANTS = [
     mutant(
         "inference/session.py", "if content is not None:", "if False:", "inference/test_inference.py fuzz/test_traps.py"
     ),
+    mutant(
+        "inference/graph_inference.py",
+        "kinds.get(name) != (array.dtype, array.shape)",
+        "kinds.get(name, ((), ()))[1] != array.shape",
+        "inference/test_at_once.py",
+    ),
+    mutant(
+        "inference/small_models.py",
+        "if not _equal(list(results), others, self._digits):",
+        "if False:",
+        "inference/test_small_models.py",
+    ),
+    mutant(
+        "inference/small_models.py",
+        "return bool(numbers <= self._most)",
+        "return True",
+        "inference/test_small_models.py",
+    ),
 ]

@@ -82,7 +82,7 @@ def dequantize_linear(e: Emitter, node: ir.Node) -> None:
     assert x is not None
     way = x.producer()
     is_way = way is not None and way.op_type == "QuantizeLinear" and not way.domain and _to_bytes(way)
-    if way is None or not is_way or _only_way_back(x) is not node:
+    if way is None or not is_way or _only_way_back(x) is not node or e.computed(x):
         _emit(e, node)
         return
     steps = [(n.op_type, {"axis": attribute_of(n, "axis")}) for n in (way, node)]
