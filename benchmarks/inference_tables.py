@@ -41,7 +41,7 @@ def small_models() -> Iterable[str]:
     yield from ("", "### Inference of small models", "")
     yield (
         f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for exports of "
-        f"{len(slowest_first)} small modules: {mean:.2f} in geometric mean. What consists of small nodes "
+        f"{len(slowest_first)} small models: {mean:.2f} in geometric mean. What consists of small nodes "
         f"alone runs as one call of onnxruntime, so a plan has to be made first; {origin(slowest_first[0])}."
     )
     yield (

@@ -2,10 +2,10 @@
 
     python -m benchmarks.small_models [MODEL…] [--seconds 2] [--dry]
 
-Exports of seven modules, of 10 to 200 nodes. Each runs in a session of each on one thread, called in turns; printed are
-the microseconds of the fastest round and the median of the rounds' ratios. Then the milliseconds of loading, of the
-first run, and of a run with another batch size, each the least of five sessions. Rows go to
-benchmarks/results/small_models.jsonl.
+Exports of seven modules, of 10 to 200 nodes, and of three models of scikit-learn, which are fed ten rows. Each runs in
+a session of each on one thread, called in turns; printed are the microseconds of the fastest round and the median of
+the rounds' ratios. Then the milliseconds of loading, of the first run, and of a run with another batch size, each the
+least of five sessions. Rows go to benchmarks/results/small_models.jsonl.
 """
 
 from __future__ import annotations
@@ -102,8 +102,50 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 }  # fmt: skip
 
 
+def _logistic() -> Any:
+    """Of twelve numbers, scaled."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression())
+
+
+def _forest() -> Any:
+    """Fifty trees."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(50, random_state=0)
+
+
+def _machine() -> Any:
+    """A support vector machine with probabilities."""
+    from sklearn.svm import SVC
+
+    return SVC(probability=True, random_state=0)
+
+
+CLASSICAL: Mapping[str, Callable[[], Any]] = {
+    "logistic regression": _logistic, "forest": _forest, "support vectors": _machine,
+}  # fmt: skip
+
+
+def _converted(name: str) -> tuple[bytes, Feeds]:
+    from skl2onnx import to_onnx
+
+    random = np.random.default_rng(0)
+    x = random.standard_normal((300, 12)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(int) + (x[:, 2] > 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        proto = to_onnx(CLASSICAL[name]().fit(x, y), x[:1], target_opset=18)
+    return proto.SerializeToString(), {proto.graph.input[0].name: x[:10]}
+
+
 def exported(name: str) -> tuple[bytes, Feeds]:
     """Return a model's file, whose batch size is free, and what it is fed."""
+    if name in CLASSICAL:
+        return _converted(name)
     torch.manual_seed(0)
     module, x = MODELS[name]()
     content = io.BytesIO()
@@ -153,7 +195,7 @@ def starts(opened: Callable[[], Any], feeds: Feeds) -> list[float]:
 def main() -> None:
     """Print the table, and append a row for each model."""
     parser = Command(__doc__)
-    parser.add_argument("models", nargs="*", choices=[*MODELS, []], metavar="MODEL", help="by default all")
+    parser.add_argument("models", nargs="*", choices=[*MODELS, *CLASSICAL, []], metavar="MODEL", help="by default all")
     parser.add_argument("--seconds", type=float, default=2.0, help="of timed runs for each model")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
@@ -163,10 +205,10 @@ def main() -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     print(
-        f"{'model':>14} {'stock':>11} {'ontrain':>11} {'ratio':>6}   loading, first run, other size, ms: stock's; ours"
+        f"{'model':>20} {'stock':>11} {'ontrain':>11} {'ratio':>6}   loading, first run, other size, ms: stock's; ours"
     )
     ratios = []
-    for name in arguments.models or MODELS:
+    for name in arguments.models or [*MODELS, *CLASSICAL]:
         content, feeds = exported(name)
 
         def theirs(content: bytes = content) -> Any:
@@ -179,7 +221,7 @@ def main() -> None:
         ratios.append(ratio)
         begun = [starts(opened, feeds) for opened in (theirs, ours)]
         told = "; ".join(" ".join(f"{seconds * 1e3:6.1f}" for seconds in each) for each in begun)
-        print(f"{name:>14} {stock * 1e6:8.1f} µs {own * 1e6:8.1f} µs {ratio:6.2f}   {told}", flush=True)
+        print(f"{name:>20} {stock * 1e6:8.1f} µs {own * 1e6:8.1f} µs {ratio:6.2f}   {told}", flush=True)
         if not arguments.dry:
             append_row("small_models", {"model": name, "onnxruntime_us": stock * 1e6, "ontrain_us": own * 1e6,
                                         "ratio": ratio, "onnxruntime_starts_ms": [s * 1e3 for s in begun[0]],
