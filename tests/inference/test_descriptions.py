@@ -224,33 +224,3 @@ def test_sizes_of_a_softmax_of_any_opset_keep_their_names(provider, op_type, ver
     theirs, ours = sessions(model, provider)
     assert described(ours.get_outputs()) == described(theirs.get_outputs())
     assert ours.get_outputs()[0].shape == ["rows", "length", None, 4]
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_size_that_onnxruntime_does_not_infer_is_told_as_the_file_states_it(provider):
-    """skl2onnx states two scores of a linear model for two classes, and takes one of them."""
-    graph = """g (float[n, 2] x) => (float[n, 2] y) <int64[1] last = {1}> {
-        label, scores = ai.onnx.ml.LinearClassifier<classlabels_ints = [0, 1], coefficients = [1.0, 2.0, -1.0, -2.0],
-            intercepts = [0.5, -0.5]>(x)
-        y = ai.onnx.ml.ArrayFeatureExtractor(scores, last)
-    }"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
-    theirs, ours = sessions(model, provider)
-    assert described(ours.get_outputs()) == described(theirs.get_outputs())
-    assert ours.run(None, {"x": np.ones((3, 2), np.float32)})[0].shape == (3, 1)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("stated", ["float[a, b]", "float[n, b]", "float[n]", "float[n, 3]", "float"])
-def test_sizes_of_a_graph_in_steps_are_told_as_onnx_infers_them(provider, stated):
-    graph = f"""g (float[n, 2] x) => ({stated} y, seq(map(int64, float)) table) {{
-        copy = Identity(x)
-        y = Relu(copy)
-        table = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(y)
-    }}"""
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> {graph}')
-    if stated == "float":
-        model.graph.output[0].type.tensor_type.ClearField("shape")
-    theirs, ours = sessions(model, provider)
-    assert described(ours.get_outputs()) == described(theirs.get_outputs())
-    assert ours.get_outputs()[0].shape[-1] == 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ontrain.files.checks import check_proto as check_proto
     from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
     from ontrain.files.order import in_order as in_order
-    from ontrain.files.ranks import inferred_outputs as inferred_outputs, with_types as with_types
+    from ontrain.files.ranks import infers_rank as infers_rank, with_types as with_types
     from ontrain.files.read import (
         Source as Source,
         check_external as check_external,
@@ -27,7 +27,7 @@ _HOMES = {
     "checks": ("check_proto",),
     "expansion": ("call_depth", "check_expansion"),
     "order": ("in_order",),
-    "ranks": ("inferred_outputs", "with_types"),
+    "ranks": ("infers_rank", "with_types"),
     "read": ("Source", "check_external", "read_proto", "tensors_of"),
     "schemas": ("OPSET", "imports_of", "schema_of"),
     "suspicion": ("TRAPS", "suspect"),

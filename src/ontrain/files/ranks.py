@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import onnx
 import onnx.shape_inference
 
-__all__ = ["inferred_outputs", "with_types"]
+__all__ = ["infers_rank", "with_types"]
 
 _FEW = 1024
 """Bytes of a stored tensor whose values shapes may depend on."""
 
 
-def inferred_outputs(proto: onnx.ModelProto, names: Collection[str]) -> dict[str, onnx.TensorShapeProto | None]:
-    """Return what onnx infers of the sizes of outputs, whatever the file says of them; None for an unknown rank.
-
-    An output is left out if the file has no tensor there, and all are left out if onnx cannot infer anything.
+def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
+    """Return whether onnx infers how many sizes an output has, whatever the file says of it.
 
     Args:
         proto: the model, left untouched.
-        names: of the outputs.
+        name: of the output.
     """
-    asked = []
-    for value in proto.graph.output:
-        if value.name in names and value.type.HasField("tensor_type"):
-            asked.append(onnx.ValueInfoProto(name=value.name))
-            asked[-1].type.tensor_type.elem_type = value.type.tensor_type.elem_type
-    kinds = {value.name: value.type.tensor_type for value in _inferred(proto, asked) or ()}
-    return {name: kind.shape if kind.HasField("shape") else None for name, kind in kinds.items()}
+    stated = next(value for value in proto.graph.output if value.name == name)
+    asked = onnx.ValueInfoProto(name=name)
+    asked.type.tensor_type.elem_type = stated.type.tensor_type.elem_type
+    inferred = _inferred(proto, [asked])
+    return True if inferred is None else bool(inferred[0].type.tensor_type.HasField("shape"))
 
 
 def with_types(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import secrets
 import zlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -19,12 +19,11 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.autodiff import asks_for_derivatives, with_derivatives
 from ontrain.capture import NARROW, FiledModel, load_filed, to_array
 from ontrain.errors import GraphError, OptionError, ProviderError
-from ontrain.files import Source, read_proto, with_types
+from ontrain.files import Source, infers_rank, read_proto, with_types
 from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
 from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.small_models import SmallModel
-from ontrain.inference.stated_shapes import sizes_by_onnx, told_sizes
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
 from ontrain.inference.stepwise.values import Value
 from ontrain.inference.timeline import run_plan
@@ -153,7 +152,6 @@ class GraphSession:
         self._small = SmallModel.of(proto) if whole else None
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
-            self._outputs = _with_sizes_by_onnx(self._outputs, proto, changed=self._optimisation.level > 0)
             self._stepwise = self._in_steps()
             numbers = of_numbers and all(
                 isinstance(v.type, ir.TensorType) and is_numeric(v) for v in filed.raw.graph.inputs
@@ -468,24 +466,42 @@ def _stated(
     value: ir.Value, output: onnx.ValueInfoProto, dims: Mapping[int | str | None, str | None], proto: onnx.ModelProto,
     *, changed: bool,
 ) -> NodeArg:  # fmt: skip
-    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names."""
+    """An output under the names of its sizes in the file; numbers that follow from the graph stand in for names.
+
+    As in onnxruntime, where the file contradicts the graph, neither is told: not the sizes where their number differs,
+    and no size that the two have different. A contradiction that onnxruntime does not see is told as the file has it.
+    Where optimisation changed the graph, onnxruntime has inferred the sizes anew, and what the file says is forgotten.
+    """
     inferred, stated = _node_arg(value), node_arg_of(output).shape
     own = stated if value.shape is None else [dims.get(dim, dim) for dim in inferred.shape]
     if output.type.tensor_type.HasField("shape"):
-        own = told_sizes(own, stated, proto, output.name, changed=changed)
+        clash = _clash(own, stated)
+        if clash is not None and not infers_rank(proto, output.name):
+            own, clash = stated, None
+        if clash is None:
+            own = [_told(size, dim) for size, dim in zip(own, stated, strict=True)]
+        elif not changed:
+            pairs = [] if len(own) != len(stated) else zip(own, stated, strict=True)
+            own = [_agreed(size, dim, at < clash) for at, (size, dim) in enumerate(pairs)]
     return NodeArg(output.name, inferred.type, own)
 
 
-def _with_sizes_by_onnx(outputs: Iterable[NodeArg], proto: onnx.ModelProto, *, changed: bool) -> list[NodeArg]:
-    """Outputs of a graph of which only onnx's inference tells the sizes, with numbers that stand in for names."""
-    inferred = sizes_by_onnx(proto)
-    unstated = {value.name for value in proto.graph.output if not value.type.tensor_type.HasField("shape")}
-    told = []
-    for output in outputs:
-        own = inferred.get(output.name, output.shape)
-        sizes = own if output.name in unstated else told_sizes(own, output.shape, proto, output.name, changed=changed)
-        told.append(NodeArg(output.name, output.type, sizes))
-    return told
+def _clash(sizes: Sequence[int | str | None], stated: Sequence[int | str | None]) -> int | None:
+    """The first place at which the file states another number than follows from the graph; 0 for another rank."""
+    if len(sizes) != len(stated):
+        return 0
+    pairs = enumerate(zip(sizes, stated, strict=True))
+    return next((at for at, pair in pairs if all(isinstance(n, int) for n in pair) and pair[0] != pair[1]), None)
+
+
+def _agreed(size: int | str | None, stated: int | str | None, is_merged: bool) -> int | str | None:
+    """What is left of a size where others clash: those before the clash have been merged."""
+    return size if size == (_told(size, stated) if is_merged else stated) else None
+
+
+def _told(size: int | str | None, stated: int | str | None) -> int | str | None:
+    """What is told of a size that follows from the graph, and of which the file states a number, a name or nothing."""
+    return size if isinstance(size, int) or stated is None else stated
 
 
 def node_arg_of(value: onnx.ValueInfoProto) -> NodeArg:
