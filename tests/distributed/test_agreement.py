@@ -225,7 +225,9 @@ def weights_from_outside(stage: int) -> None:
     trainer.set_parameter("mix.bias", torch.ones(6))
     goes_on(trainer, 2)
     model.mix.bias.data = (torch.zeros if odd else torch.ones)(6, dtype=torch.float64)
-    trainer._run.adopt(trainer._run.session)  # the step does that first, so what it finds is no change of its own
+    trainer._run.adopt(
+        trainer._run.session, training=True
+    )  # the step does that first, so what it finds is no change of its own
     first_step_is_refused(trainer, "the value given to 'mix.bias'")
 
 

@@ -28,8 +28,8 @@ from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
 from ontrain.sizes import Size
 
 __all__ = [
-    "WAY_OUT", "Answers", "Decision", "Decisions", "ProgramThread", "RandomBranchError", "ValueBranchError",
-    "equality_by_elements",
+    "WAY_OUT", "Answers", "Decision", "Decisions", "ProgramThread", "RandomBranchError", "TwoDevicesError",
+    "ValueBranchError", "equality_by_elements",
 ]  # fmt: skip
 
 _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
@@ -37,6 +37,10 @@ _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 
 class ValueBranchError(CaptureError):
     """Forward branches on the values of tensors."""
+
+
+class TwoDevicesError(CaptureError):
+    """Forward computes with tensors of two devices."""
 
 
 class RandomBranchError(ValueBranchError):

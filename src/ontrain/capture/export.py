@@ -19,7 +19,7 @@ from ontrain.capture.autograd import check_functions
 from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
 from ontrain.capture.counts import Count
-from ontrain.capture.decisions import WAY_OUT, Answers, Decision, ValueBranchError
+from ontrain.capture.decisions import WAY_OUT, Answers, Decision, TwoDevicesError, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
@@ -358,7 +358,7 @@ def _explained(error: BaseException) -> CaptureError:
             way_out="use .detach() in place of .data",
         )
     if "at least two devices" in text:
-        return CaptureError(
+        return TwoDevicesError(
             f"forward computes with tensors of two devices ({_first_line(error)})", source=source,
             reason="as in eager PyTorch a tensor that forward makes without device= is on the default device",
             way_out="name the device where forward makes a tensor (device=x.device), and move the whole module there",

@@ -11,7 +11,7 @@ from torch import nn
 
 from ontrain.capture.chances import GeneratorStates
 from ontrain.capture.changes import ChangedStateError
-from ontrain.capture.decisions import ValueBranchError
+from ontrain.capture.decisions import TwoDevicesError, ValueBranchError
 from ontrain.capture.source import user_frame
 from ontrain.capture.structure import flatten, unflatten
 from ontrain.capture.tracing import unchanged_attributes
@@ -47,7 +47,7 @@ def refuse_as_eager(
     """
     if error.__cause__ is None or isinstance(error.__cause__, CaptureError):
         return
-    if isinstance(error, ChangedStateError | ValueBranchError):
+    if isinstance(error, ChangedStateError | ValueBranchError | TwoDevicesError):
         return
     failure = _failure(module, args, kwargs)
     if failure is None:

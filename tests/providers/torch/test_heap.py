@@ -22,10 +22,10 @@ if sys.argv[1] == "keep":
 def step():
     held = [torch.empty(8 << 20, dtype=torch.uint8).fill_(1) for _ in range(3)]
 
-for _ in range(3):
-    step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(9):
+    step()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
@@ -38,8 +38,8 @@ def test_memory_that_a_step_frees_is_not_faulted_in_anew(monkeypatch):
         mode: int(subprocess.run([sys.executable, "-c", _SCRIPT, mode], check=True, capture_output=True).stdout)
         for mode in ("keep", "leave")
     }
-    assert faults["keep"] < 100
-    assert faults["leave"] > 1000, "there is nothing to be kept"
+    # glibc learns in either mode, and a block may come to lie elsewhere once: one step touches 6,144 pages.
+    assert faults["keep"] < 2 * 6144 < faults["leave"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system has other advice")
