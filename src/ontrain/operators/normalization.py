@@ -106,7 +106,7 @@ def rms_normalization(
     return inv * (g - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1)), dy * x_hat
 
 
-define("BatchNormalization", agreeing=_per_channel, updates=True, stock=Stock.KERNEL)
+define("BatchNormalization", agreeing=_per_channel, updates=True, stock=Stock.COMPARED)
 
 
 @gradient("BatchNormalization")

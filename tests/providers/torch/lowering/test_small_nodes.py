@@ -235,3 +235,20 @@ def test_quantised_weights_and_numbers_stay_what_onnxruntime_makes_of_them(rng):
     model, feeds = _chain(rng, middle, weights={"s": scale, "z": zero})
     assert len(_rows(assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6))) == 1
     assert numpy_helper.to_array(onnx.load_from_string(model).graph.initializer[0]) == scale
+
+
+def test_statistics_of_a_batch_are_no_part_of_a_row(rng):
+    """onnxruntime's optimisation writes such statistics over the initializers, so that each run changes the next."""
+    held = {"s": np.ones(3), "b": np.zeros(3), "m": np.zeros(3), "v": np.ones(3)}
+    weights = {name: array.astype(np.float32) for name, array in held.items()}
+    middle = [node("BatchNormalization", ["b0", "s", "b", "m", "v"], ["c", "m2", "v2"], training_mode=1)]
+    x = rng.standard_normal((5, 3)).astype(np.float32)
+    nodes = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b0"]), *middle, node("Abs", ["c"], ["d"]),
+             node("Exp", ["d"], ["e"]), node("Neg", ["e"], ["y"])]  # fmt: skip
+    session = ontrain.InferenceSession(file_of(nodes, {"x": x}, weights, ["y", "m2"]), providers=TORCH)
+    e = -np.exp(x)
+    wanted = -np.exp(np.abs((e - e.mean(0)) / np.sqrt(e.var(0) + 1e-5)))
+    for _ in range(6):
+        y, mean = session.run(None, {"x": x})
+        np.testing.assert_allclose(y, wanted, rtol=1e-4)
+        np.testing.assert_allclose(mean, 0.1 * e.mean(0), rtol=1e-4)
