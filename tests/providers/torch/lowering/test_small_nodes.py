@@ -252,3 +252,29 @@ def test_statistics_of_a_batch_are_no_part_of_a_row(rng):
         y, mean = session.run(None, {"x": x})
         np.testing.assert_allclose(y, wanted, rtol=1e-4)
         np.testing.assert_allclose(mean, 0.1 * e.mean(0), rtol=1e-4)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_windows_with_gaps_and_pads_by_size_are_no_part_of_a_row(rng, op_type):
+    """onnxruntime resolves such pads as if there were no gaps."""
+    pool = node(op_type, ["b"], ["c"], kernel_shape=[3], dilations=[2], strides=[2], auto_pad="SAME_UPPER")
+    model, feeds = _chain(rng, [pool], shape=(1, 2, 9))
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    (y,) = session.run(None, feeds)
+    assert not any("Pool" in row for row in _rows(session))
+    x = -np.exp(feeds["x"][0])
+    places = [[p for p in (i - 2, i, i + 2) if 0 <= p < 9] for i in range(0, 9, 2)]  # 5 windows, pads 2 and 2
+    pooled = np.stack([(x[:, p].max(-1) if op_type == "MaxPool" else x[:, p].mean(-1)) for p in places], -1)
+    np.testing.assert_allclose(y[0], np.sqrt(np.abs(pooled)), rtol=1e-5)
+
+
+def test_an_operand_that_is_left_out_at_the_end(rng):
+    """An empty name for the bias ends the process in onnxruntime's kernel."""
+    layer = node("LayerNormalization", ["b", "s", ""], ["c"])
+    model, feeds = _chain(rng, [layer], weights={"s": np.ones(8, np.float32)})
+    session = ontrain.InferenceSession(model, providers=TORCH)
+    (y,) = session.run(None, feeds)
+    b = -np.exp(feeds["x"])
+    normal = (b - b.mean(-1, keepdims=True)) / np.sqrt(b.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, np.sqrt(np.abs(normal)), rtol=1e-3, atol=1e-4)
+    assert _rows(session)

@@ -164,7 +164,7 @@ def _looks(node: ir.Node) -> bool:
 
 def _is_small(e: Emitter, node: ir.Node) -> bool:
     record = record_of(node)
-    if node in e.placement.skipped or is_random(node) or record.stock not in _JOINED:
+    if node in e.placement.skipped or is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
         return False
     flops, size = (_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES) if record.convolves else (_FLOPS, _BYTES)
     results = _COMPUTED if record.computes else _MOVED
@@ -174,6 +174,11 @@ def _is_small(e: Emitter, node: ir.Node) -> bool:
     if not all(_fits(v, results, size) and v not in e.placement.pins for v in node.outputs if e.reads(v)):
         return False
     return node_flops(node).total <= flops
+
+
+def _pads_by_size(node: ir.Node) -> bool:
+    """Whether pads follow from sizes: onnxruntime resolves them as if windows had no gaps."""
+    return str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
 
 
 def _fits(value: ir.Value, dtypes: frozenset[ir.DataType], size: int) -> bool:
@@ -251,11 +256,19 @@ def _model(
             model = model_of(row, fed, results, "small", rewrite=_body, values=arrays, typed=True)
             for _ in range(_BODIES):
                 if all(record_of(node).stock is Stock.KERNEL for node in model.graph):
+                    for node in model.graph:
+                        _drop_absent(node)
                     return model
                 model = rebuild(model, _body, typed=True)
     except (GraphError, ProviderError):
         pass
     return None
+
+
+def _drop_absent(node: ir.Node) -> None:
+    """Drop operands that are left out at the end: an empty name there ends the process in LayerNormalization."""
+    while node.inputs and node.inputs[-1] is None:
+        node.resize_inputs(len(node.inputs) - 1)
 
 
 def _body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
