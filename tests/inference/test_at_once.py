@@ -184,10 +184,11 @@ def test_eight_threads_at_five_sizes(model, rng):
     assert not wrong
 
 
-def test_an_input_that_is_an_output_too(rng):
+@pytest.mark.parametrize("outputs", ["yz", "yy", "zyz"])
+def test_an_output_that_is_an_input_too_or_stands_twice(rng, outputs):
     steps = (("Exp", "x", "e"), ("Neg", "e", "f"), ("Abs", "f", "y"), ("Identity", "x", "z"))
     nodes = [helper.make_node(operator, [read], [result]) for operator, read, result in steps]
-    values = [helper.make_tensor_value_info(name, 1, [3]) for name in "xyz"]
+    values = [helper.make_tensor_value_info(name, 1, [3]) for name in "x" + outputs]
     proto = helper.make_model(
         helper.make_graph(nodes, "g", values[:1], values[1:]), opset_imports=[helper.make_opsetid("", 20)], ir_version=9
     )

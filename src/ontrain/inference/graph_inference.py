@@ -244,7 +244,7 @@ class GraphSession:
                 return None
         try:
             results = call(feeds)
-            return [results[places[name]] for name in output_names or places]
+            return [results[places[name]] for name in output_names or [output.name for output in self._outputs]]
         except Exception:  # noqa: BLE001 (the usual way tells what is wrong)
             return None
 

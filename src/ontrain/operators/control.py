@@ -6,7 +6,7 @@ from ontrain.operators.record import DOMAIN, Smallest, Stock, define
 
 __all__: list[str] = []
 
-define("If", control=True, stock=Stock.COMPARED)
+define("If", control=True)
 define("Loop", control=True, smallest=Smallest(inputs=2))
 define("Scan", control=True, stock=Stock.COMPARED)
 define("If", domain=DOMAIN, asks_device=True)
