@@ -105,6 +105,12 @@ def _x(*shape, sign=1):
     return (sign * np.random.default_rng(len(shape)).random(shape)).astype(np.float32)
 
 
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """Let each combination of sizes have a plan: a small model as a whole needs none."""
+    monkeypatch.setenv("ONTRAIN_JOIN", "0")
+
+
 @pytest.mark.parametrize("make", [by_shape, squeezed])
 def test_a_rank_that_follows_from_the_shape_is_planned(make):
     stock, ours = _sessions(make())
