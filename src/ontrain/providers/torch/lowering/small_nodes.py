@@ -88,7 +88,10 @@ def bind_fixed(e: Emitter, nodes: Sequence[ir.Node]) -> list[ir.Node]:
 
     sources = [tensor for tensor in tensors.values() if tensor is not None]
     form = ir.to_proto(model).SerializeToString()
-    derived = e.weights(e.value(inputs[0])).derived(form, sources, computed)
+    try:
+        derived = e.weights(e.value(inputs[0])).derived(form, sources, computed)
+    except ProviderError:
+        return [*nodes]
     for value, tensor in zip(results, derived, strict=True):
         e.bind_unchanging(value, tensor)
     done = set(row)
@@ -100,7 +103,7 @@ def _fixed_by_weights(e: Emitter, nodes: Sequence[ir.Node]) -> list[ir.Node]:
     wanted = set[ir.Value]()
     for node in nodes:
         operands = [value for value in node.inputs if value is not None and value.const_value is None]
-        if operands and record_of(node).stock is Stock.KERNEL and all(v in fixed or _is_weight(e, v) for v in operands):
+        if operands and _is_alike(node) and all(v in fixed or _is_weight(e, v) for v in operands):
             fixed.update(dict.fromkeys(node.outputs, node))
             if not record_of(node).is_view:
                 wanted.update(node.outputs)
@@ -164,16 +167,26 @@ def _looks(node: ir.Node) -> bool:
 
 def _is_small(e: Emitter, node: ir.Node) -> bool:
     record = record_of(node)
-    if node in e.placement.skipped or is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
+    if node in e.placement.skipped or not _is_alike(node):
         return False
     flops, size = (_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES) if record.convolves else (_FLOPS, _BYTES)
-    results = _COMPUTED if record.computes else _MOVED
     for value in node.inputs:
-        if value is not None and not _fits(value, _MOVED, _WEIGHT if _never_changes(e, value) else size):
+        if value is not None and not _fits(value, _WEIGHT if _never_changes(e, value) else size):
             return False
-    if not all(_fits(v, results, size) and v not in e.placement.pins for v in node.outputs if e.reads(v)):
+    if not all(_fits(value, size) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
         return False
     return node_flops(node).total <= flops
+
+
+def _is_alike(node: ir.Node) -> bool:
+    """Whether onnxruntime computes a node as ontrain does, without an end of the process for any number."""
+    record = record_of(node)
+    if is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
+        return False
+    results = _COMPUTED if record.computes else _MOVED
+    return all(value is None or value.dtype in _MOVED for value in node.inputs) and all(
+        value.dtype in results for value in node.outputs if value.uses() or value.is_graph_output()
+    )
 
 
 def _pads_by_size(node: ir.Node) -> bool:
@@ -181,10 +194,8 @@ def _pads_by_size(node: ir.Node) -> bool:
     return str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
 
 
-def _fits(value: ir.Value, dtypes: frozenset[ir.DataType], size: int) -> bool:
-    if value.dtype not in dtypes or value.shape is None or not value.shape.is_static():
-        return False
-    return 0 < _nbytes(value) <= size
+def _fits(value: ir.Value, size: int) -> bool:
+    return value.shape is not None and value.shape.is_static() and 0 < _nbytes(value) <= size
 
 
 def _nbytes(value: ir.Value) -> int:
