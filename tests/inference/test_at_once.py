@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import threading
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import ontrain
 from ontrain.inference.graph_inference import GraphSession
+from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
 
@@ -176,11 +177,7 @@ def test_eight_threads_at_five_sizes(model, rng):
                 if a.shape != b.shape or not np.allclose(a, b, rtol=1e-5, atol=1e-6):
                     wrong.append(at)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(work, i) for i in range(8)))
     assert not wrong
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 import warnings
 
 import numpy as np
@@ -20,6 +20,7 @@ from sklearn.svm import SVC
 
 import ontrain
 from ontrain.inference.small_models import SmallModel
+from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
 MODELS = {
@@ -183,9 +184,5 @@ def test_threads_share_a_small_model(rng):
             if not np.array_equal(session.run(None, {name: x[:rows]})[0], wanted[:rows]):
                 wrong.append(rows)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(work, i) for i in range(8)))
     assert not wrong

@@ -18,7 +18,7 @@ NORMS, TUNING, TORCH = "providers/torch/test_norms.py", "providers/test_tuning.p
 
 MUTANTS = [
     mutant(TORCH + "small_nodes.py", "session.run(None, zeros)", "pass", TORCH + "test_small_nodes.py"),
-    mutant(TORCH + "small_nodes.py", "or is_random(node) or", "or", TORCH + "test_small_nodes.py"),
+    mutant(TORCH + "small_nodes.py", "if is_random(node) or record", "if record", TORCH + "test_small_nodes.py"),
     mutant(
         TORCH + "small_nodes.py",
         "weights + more <= _WEIGHTS and _is_small(e, node)",

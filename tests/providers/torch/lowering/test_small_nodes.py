@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import functools
 
 import numpy as np
 import onnx
@@ -16,6 +16,7 @@ from ontrain.internals import without_function_modes
 from ontrain.providers.torch.lowering import nodes as lowering
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
 node = helper.make_node
@@ -205,11 +206,7 @@ def test_threads_share_a_row_at_many_sizes(rng):
             if not np.allclose(y, wanted[at], rtol=1e-5, atol=1e-6):
                 wrong.append(at)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(functools.partial(work, i) for i in range(8)))
     assert not wrong
 
 
@@ -278,3 +275,28 @@ def test_an_operand_that_is_left_out_at_the_end(rng):
     normal = (b - b.mean(-1, keepdims=True)) / np.sqrt(b.var(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(y, np.sqrt(np.abs(normal)), rtol=1e-3, atol=1e-4)
     assert _rows(session)
+
+
+def _of_weights(nodes, weights, x):
+    """A session that folds nothing while it loads."""
+    return ontrain.InferenceSession(
+        file_of(nodes, {"x": x}, weights, ["y"]), providers=TORCH, disabled_optimizers=["FoldWeights"]
+    )
+
+
+def test_what_is_drawn_over_weights_is_drawn_in_each_run(rng):
+    weights = {"w": np.ones((4, 8), np.float32), "ratio": np.float32(0.5), "on": np.bool_(True)}
+    x = rng.standard_normal((4, 8)).astype(np.float32)
+    nodes = [node("Dropout", ["w", "ratio", "on"], ["d"]), node("Exp", ["d"], ["e"]), node("Mul", ["x", "e"], ["y"])]
+    session = _of_weights(nodes, weights, x)
+    a, b = (session.run(None, {"x": x})[0] for _ in range(2))
+    assert (a != b).any()
+
+
+def test_whole_numbers_of_weights_are_not_divided_by_onnxruntime(rng):
+    """The least number by −1 ends the process there."""
+    weights = {"a": np.full(8, np.iinfo(np.int32).min, np.int32), "b": np.full(8, -1, np.int32)}
+    x = rng.standard_normal((4, 8)).astype(np.float32)
+    nodes = [node("Div", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Mul", ["x", "d"], ["y"])]
+    with pytest.raises(ontrain.OntrainError, match="least integer"):
+        _of_weights(nodes, weights, x).run(None, {"x": x})
