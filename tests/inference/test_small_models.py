@@ -114,7 +114,7 @@ def test_results_that_differ_leave_the_model_to_the_provider(rng, served, monkey
     session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
     for _ in range(5):
         assert np.array_equal(session.run(None, feeds)[0], wanted[0])
-    assert served[0] == 0 and session._own._session._small is None
+    assert served[0] == 0 and session._own._session._short._small is None
 
 
 def test_outputs_by_name_and_feeds_of_other_forms(rng, served):

@@ -22,6 +22,7 @@ from ontrain.errors import GraphError, OptionError, ProviderError
 from ontrain.files import Source, infers_rank, read_proto, with_types
 from ontrain.graph import StateKind, UntypedError, all_nodes, describe, fed_settings, source_of, with_values
 from ontrain.inference.optimisation import Optimisation, counted
+from ontrain.inference.short_ways import ShortWays
 from ontrain.inference.sized import SizedGraph, Switches
 from ontrain.inference.small_models import SmallModel
 from ontrain.inference.stepwise import Engine, Following, StepwiseGraph, is_numeric, lacks, may_need_steps
@@ -30,7 +31,7 @@ from ontrain.inference.timeline import run_plan
 from ontrain.limits import TooLargeError
 from ontrain.locks import Lock
 from ontrain.passes import Journal, Padding, PassReport, Serving, serve
-from ontrain.providers import AtOnce, Executable, StateSpec, get_provider
+from ontrain.providers import Executable, StateSpec, get_provider
 from ontrain.session import FILE, PLANS, Plan, Planner, Recent, Signature, Structure, check_feeds, explained
 
 __all__ = ["GraphSession", "ModelMetadata", "NodeArg", "node_arg_of"]
@@ -146,10 +147,9 @@ class GraphSession:
         self._sized: SizedGraph | None = None
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
         """What the batch of the last plan is like, that plan, and whether it is of the graph as it was filed."""
-        self._at_once: tuple[AtOnce, Mapping[str, int]] | None = None
-        """The last plan's way from arrays to arrays, and of each output of the file the place among its results."""
-        whole = self._provider.capabilities.joins and self._options.get("padding", "computed") == "computed"
-        self._small = SmallModel.of(proto) if whole else None
+        capabilities = self._provider.capabilities
+        whole = capabilities.joins and self._options.get("padding", "computed") == "computed"
+        self._short = ShortWays(capabilities.at_once, SmallModel.of(proto) if whole else None)
         if model is None:
             self._inputs, self._outputs = ([node_arg_of(v) for v in values] for values in (fed, with_types(proto)))
             self._stepwise = self._in_steps()
@@ -221,41 +221,18 @@ class GraphSession:
         return [self._result(name, outputs[name]) for name in names]
 
     def at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array] | None:
-        """Run from arrays to arrays: the last plan, or a small model. None where there is no such way for the feeds."""
-        results = self._row_at_once(output_names, feeds)
-        if results is None and self._small is not None:
-            return self._small.run(output_names, feeds)
-        return results
+        """Run from arrays to arrays; None where there is no such way for the feeds."""
+        return self._short.run(output_names, feeds)
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """Compare results with those that a small model gives as a whole, as long as it is not known to be right."""
-        if self._small is not None and not self._small.compare(output_names, feeds, results):
-            self._small = None
-
-    def _row_at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array] | None:
-        if self._at_once is None:
-            return None
-        call, places = self._at_once
-        kinds = call.kinds
-        if len(kinds) != len(feeds):
-            return None
-        for name, array in feeds.items():
-            if type(array) is not np.ndarray or kinds.get(name) != (array.dtype, array.shape):
-                return None
-        try:
-            results = call(feeds)
-            return [results[places[name]] for name in output_names or [output.name for output in self._outputs]]
-        except Exception:  # noqa: BLE001 (the usual way tells what is wrong)
-            return None
+        """Let a small model's results be compared with these."""
+        self._short.compare(output_names, feeds, results)
 
     def _settle(self, kinds: _Kinds, plan: Plan[Executable], *, whole: bool) -> None:
         """Keep a plan at hand for the batches that are like the last one."""
-        self._latest, self._at_once = (kinds, plan, whole), None
-        way = self._provider.capabilities.at_once
-        call = None if way is None or self._narrow else way(plan.executable)
-        if call is not None:
-            inner = self._inner_names if whole else {}
-            self._at_once = call, {o.name: call.names.index(inner.get(o.name, o.name)) for o in self._outputs}
+        self._latest = kinds, plan, whole
+        if not self._narrow:
+            self._short.settle(plan.executable, [o.name for o in self._outputs], self._inner_names if whole else {})
 
     def _result(self, name: str, result: Any) -> Any:
         """A result; one of numbers of a few bits, which torch has no dtype for, as an array."""

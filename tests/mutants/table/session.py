@@ -81,7 +81,7 @@ MUTANTS = [
         "inference/session.py", "if content is not None:", "if False:", "inference/test_inference.py fuzz/test_traps.py"
     ),
     mutant(
-        "inference/graph_inference.py",
+        "inference/short_ways.py",
         "kinds.get(name) != (array.dtype, array.shape)",
         "kinds.get(name, ((), ()))[1] != array.shape",
         "inference/test_at_once.py",
