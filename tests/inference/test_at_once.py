@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import ontrain
 from ontrain.inference.graph_inference import GraphSession
+from tests.inference.short_ways import count_answers
 from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
@@ -43,15 +44,7 @@ def model(rng) -> bytes:
 @pytest.fixture
 def taken(monkeypatch):
     """How often a run took the short way."""
-    counts, usual = [0], GraphSession.at_once
-
-    def counted(self, output_names, feeds):
-        results = usual(self, output_names, feeds)
-        counts[0] += results is not None
-        return results
-
-    monkeypatch.setattr(GraphSession, "at_once", counted)
-    return counts
+    return count_answers(monkeypatch, GraphSession, "at_once")
 
 
 def _feeds(rng, n=2):

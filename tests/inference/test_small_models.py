@@ -20,6 +20,7 @@ from sklearn.svm import SVC
 
 import ontrain
 from ontrain.inference.small_models import SmallModel
+from tests.inference.short_ways import count_answers
 from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
@@ -40,15 +41,7 @@ def joined(monkeypatch):
 @pytest.fixture
 def served(monkeypatch):
     """How many runs were one call."""
-    counts, usual = [0], SmallModel.run
-
-    def counted(self, output_names, feeds):
-        results = usual(self, output_names, feeds)
-        counts[0] += results is not None
-        return results
-
-    monkeypatch.setattr(SmallModel, "run", counted)
-    return counts
+    return count_answers(monkeypatch, SmallModel, "run")
 
 
 def _trained(name, rng, *, words=False, zipmap=True):
