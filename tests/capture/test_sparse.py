@@ -165,6 +165,7 @@ class Convolution(nn.Module):
         return self.use(neighbours, self.second(h)).sin().sum()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*captured anew for each shape")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("use", USES)

@@ -143,6 +143,7 @@ def double_by_default():
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*forward hook of all modules")
 @pytest.mark.parametrize("around", [doubled_linears, autocast, double_by_default])
 @pytest.mark.parametrize("steps", [{0, 1}, {2, 3}, {1, 3}], ids=["at first", "later", "now and then"])

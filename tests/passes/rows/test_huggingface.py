@@ -152,6 +152,7 @@ def test_rows_are_left_out_and_nothing_changes(make, batch, said):
     steps.compare_without(NAMES, loss, grads)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("make", "batch", "_"), MODELS)
 def test_a_mask_of_ones_is_not_added_and_nothing_changes(make, batch, _):
     torch.manual_seed(0)

@@ -112,6 +112,7 @@ def biases(model):
     return shapes
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_batches_with_and_without_padding_are_equal_to_eager(way, said):
     pair = Pair(Masked(way))

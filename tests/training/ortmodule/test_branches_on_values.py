@@ -182,6 +182,7 @@ def close(actual, wanted):
     torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_values_gradients_and_buffers_are_eagers(name):
     eager = Layers(FORWARDS[name])
@@ -196,6 +197,7 @@ def _looks_ahead(monkeypatch):
     monkeypatch.setattr(paths, "_ends_at_errors", lambda device: True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_looks_ahead")
 @pytest.mark.parametrize("name", FORWARDS)
 def test_conditions_are_asked_first_where_an_error_ends_the_device(name):
@@ -230,6 +232,7 @@ def test_a_path_is_left_before_its_indices_are_out_of_range(monkeypatch):
     assert ours._engine.captures == 3 and not errors
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_evaluation_without_gradients(name):
     eager = Layers(FORWARDS[name]).eval()
