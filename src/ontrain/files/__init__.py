@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ontrain.files.checks import check_proto as check_proto
     from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
+    from ontrain.files.guard_errors import sprung as sprung
     from ontrain.files.order import in_order as in_order
     from ontrain.files.ranks import infers_rank as infers_rank, with_types as with_types
     from ontrain.files.read import (
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
     )
     from ontrain.files.schemas import OPSET as OPSET, imports_of as imports_of, schema_of as schema_of
     from ontrain.files.suspicion import TRAPS as TRAPS, suspect as suspect
-    from ontrain.files.traps import guard as guard, sprung as sprung
+    from ontrain.files.traps import guard as guard
 
 _HOMES = {
     "checks": ("check_proto",),
     "expansion": ("call_depth", "check_expansion"),
+    "guard_errors": ("sprung",),
     "order": ("in_order",),
     "ranks": ("infers_rank", "with_types"),
     "read": ("Source", "check_external", "read_proto", "tensors_of"),
     "schemas": ("OPSET", "imports_of", "schema_of"),
     "suspicion": ("TRAPS", "suspect"),
-    "traps": ("guard", "sprung"),
+    "traps": ("guard",),
 }
 """The file in which each name stands."""
 

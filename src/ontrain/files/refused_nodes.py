@@ -1,0 +1,78 @@
+"""Nodes that are refused, or put right, before stock onnxruntime gets them: no node before them could guard them."""
+
+from __future__ import annotations
+
+import onnx
+
+from ontrain.errors import GraphError
+from ontrain.files.schemas import schema_of
+from ontrain.files.subgraphs import subgraphs
+
+__all__ = ["check_form", "check_range", "check_text", "without_empty_names"]
+
+
+def check_text(node: onnx.NodeProto) -> None:
+    """Refuse a node whose operator or domain has no name."""
+    if not isinstance(node.op_type, str) or not isinstance(node.domain, str):
+        raise GraphError(
+            f"the operator {node.op_type!r} of the domain {node.domain!r} is none",
+            reason="its name is no UTF-8", way_out="export the model again; the file may be damaged",
+        )  # fmt: skip
+
+
+def check_form(node: onnx.NodeProto, opset: int) -> None:
+    """Refuse a node that lacks what guarding it looks at; onnxruntime would refuse it later."""
+    schema = schema_of(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
+    if schema is None:
+        return
+    inner, graph = [*subgraphs(node)], onnx.defs.OpSchema.AttrType.GRAPH
+    graphs = sum(attribute.required and attribute.type == graph for attribute in schema.attributes.values())
+    short = len(node.input) < schema.min_input or len(node.output) < schema.min_output
+    if len(inner) != graphs or (short and not graphs):
+        said = f"{len(node.input)} inputs, {len(node.output)} outputs and {len(inner)} graphs inside"
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason=f"it has {said}")
+    if node.op_type == "Loop" and not inner[0].output:
+        raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason="its body says not whether to go on")
+
+
+def without_empty_names(node: onnx.NodeProto, opset: int) -> bool:
+    """Drop empty names at the end of a node's operands, which mean nothing; return whether there were any.
+
+    Raises:
+        GraphError: an operand is left out of several of one kind.
+    """
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    if node.op_type == "LayerNormalization" and node.input and not node.input[-1]:
+        while node.input and not node.input[-1]:
+            node.input.pop()
+        return True
+    if "" in node.input and _takes_any_number(node, opset):
+        raise GraphError(
+            f"an operand of {node.op_type} {node.name!r} is left out",
+            reason="all of its operands are needed, and onnxruntime's process would end",
+            way_out="export the model again; the file may be damaged",
+        )
+    return False
+
+
+def check_range(node: onnx.NodeProto) -> None:
+    """Refuse draws from a range or of a deviation that there are none of: onnxruntime asserts that there are."""
+    if node.domain not in ("", "ai.onnx") or not node.op_type.startswith("Random"):
+        return
+    told = {"low": 0.0, "high": 1.0, "scale": 1.0} | {a.name: a.f for a in node.attribute}
+    is_normal = node.op_type.startswith("RandomNormal")
+    if told["scale"] > 0 if is_normal else told["low"] <= told["high"]:
+        return
+    said = f"a deviation of {told['scale']}" if is_normal else f"numbers from {told['low']} to {told['high']}"
+    raise GraphError(
+        f"{node.op_type} {node.name!r} draws {said}",
+        reason="there are none, and onnxruntime's process would end",
+        way_out="export the model again; the file may be damaged",
+    )
+
+
+def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:
+    schema = schema_of(node.op_type, "", opset)
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return schema is not None and bool(schema.inputs) and schema.inputs[0].option == variadic
