@@ -43,6 +43,8 @@ def export(model: Any, batches: Sequence[Mapping[str, torch.Tensor]], folder: Pa
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.register_custom_op_symbolic("aten::layer_norm", _layer_norm, OPSET)
+        torch.onnx.register_custom_op_symbolic("aten::diff", _diff, OPSET)
+        torch.onnx.register_custom_op_symbolic("aten::cumsum", _cumsum, OPSET)
         torch.onnx.export(
             _LossOf(model, names), tuple(batches[0].values()), str(folder / "forward.onnx"), dynamo=False,
             training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=OPSET,
@@ -64,3 +66,27 @@ def _layer_norm(g: Any, x: Any, shape: Any, weight: Any, bias: Any, epsilon: Any
     y, *_ = g.op("LayerNormalization", x, weight, bias, epsilon_f=value, axis_i=axis, stash_type_i=1, outputs=3)
     y.setType(x.type())
     return y
+
+
+def _diff(g: Any, x: Any, n: Any, axis: Any, prepend: Any, append: Any) -> Any:
+    """Each entry less the one before it; a model of transformers looks so for where sequences begin."""
+    from torch.onnx import symbolic_helper
+
+    assert symbolic_helper._maybe_get_const(n, "i") == 1
+    at = symbolic_helper._maybe_get_const(axis, "i")
+    parts = [part for part in (prepend, x, append) if not symbolic_helper._is_none(part)]
+    whole = g.op("Concat", *parts, axis_i=at) if len(parts) > 1 else x
+
+    def number(value: int) -> Any:
+        return g.op("Constant", value_t=torch.tensor([value]))
+
+    later = g.op("Slice", whole, number(1), number(torch.iinfo(torch.int64).max), number(at))
+    return g.op("Sub", later, g.op("Slice", whole, number(0), number(-1), number(at)))
+
+
+def _cumsum(g: Any, x: Any, axis: Any, dtype: Any) -> Any:
+    """Sums of integers; the operator has none of bools."""
+    from torch.onnx import symbolic_helper
+
+    at = g.op("Constant", value_t=torch.tensor(symbolic_helper._maybe_get_const(axis, "i")))
+    return g.op("CumSum", g.op("Cast", x, to_i=int(torch.onnx.TensorProtoDataType.INT64)), at)
