@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ontrain.internals.canaries import expect, expect_close
+from ontrain.internals.canary import expect, expect_close
 
 __all__ = [
     "adaptive_average_backward",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ontrain.internals import canaries as c, kernel_canaries as k
+from ontrain.internals import kernel_canaries as k, object_canaries as o, replaced_canaries as r, tracing_canaries as t
 from ontrain.internals.constants import GLOBAL_HOOKS, LIBRARY_FUNCTIONS, MODULE_HOOKS, MODULE_STATE, TALKATIVE_LOGGERS
 from ontrain.internals.row import Row
 
@@ -39,17 +39,17 @@ _SPARSE = "sparse matrices among the inputs and buffers of a module"
 TABLE: tuple[Row, ...] = (
     # What is replaced while a module is traced
     Row("torch.autograd.function.FunctionMeta.__getattribute__", "see calls of autograd functions",
-        c.ask_class_for_forward, _FUNCTIONS, replaced=True),
+        r.ask_class_for_forward, _FUNCTIONS, replaced=True),
     Row("torch.autograd.Function.apply._forward_cls", "name the autograd functions that a trace has not seen",
-        c.records_forward, _FUNCTIONS, of_instance=True),
+        r.records_forward, _FUNCTIONS, of_instance=True),
     Row("torch.utils.checkpoint.CheckpointFunction.apply", "take a checkpoint as its function", None,
         "a forward that calls a reentrant checkpoint", replaced=True,
         callers=("torch.utils.checkpoint.CheckpointFunction.forward",)),
     Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator", "take a checkpoint as its function",
-        c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), until=(2, 13)),
+        r.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), until=(2, 13)),
     Row("torch.utils.checkpoint._checkpoint_without_reentrant_generator_impl", "take a checkpoint as its function",
-        c.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), since=(2, 14)),
-    Row("torch.autograd._engine_run_backward", "name the gradients that forward asks for", c.engine,
+        r.checkpoints, _CHECKPOINT, replaced=True, callers=("torch.utils.checkpoint.checkpoint",), since=(2, 14)),
+    Row("torch.autograd._engine_run_backward", "name the gradients that forward asks for", r.engine,
         "a forward that computes gradients itself", replaced=True,
         callers=("torch.autograd.grad", "torch.autograd.backward")),
     *(
@@ -68,16 +68,16 @@ TABLE: tuple[Row, ...] = (
         "a forward that calls torch.autograd.grad with is_grads_batched", replaced=True),
     Row("torch.autograd.forward_ad.enter_dual_level", "refuse forward-mode differentiation inside forward", None,
         "a forward that calls torch.autograd.forward_ad", replaced=True),
-    Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", c.registers_hooks,
+    Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", r.registers_hooks,
         "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
-    Row("torch.ctc_loss", "trace CTC as tensor operators", c.aligns, "capturing a CTC loss", replaced=True),
+    Row("torch.ctc_loss", "trace CTC as tensor operators", r.aligns, "capturing a CTC loss", replaced=True),
     Row("torch._meta_registrations._meta_grouped_mm_common", "tell the shape of products of groups in any dtype", None,
         "capturing torch.nn.functional.grouped_mm in another dtype than bfloat16", replaced=True,
         callers=("torch._meta_registrations.meta_grouped_mm",)),
     Row("torch.linalg.lstsq", "trace least squares as tensor operators", None, "capturing torch.linalg.lstsq",
         replaced=True),
-    Row("torch._VF._pack_padded_sequence", "keep the padded tensor beside packed rows", c.packs, _PACKS, replaced=True),
-    Row("torch._VF._pad_packed_sequence", "lay packed rows out in steps", c.pads, _PACKS, replaced=True),
+    Row("torch._VF._pack_padded_sequence", "keep the padded tensor beside packed rows", r.packs, _PACKS, replaced=True),
+    Row("torch._VF._pad_packed_sequence", "lay packed rows out in steps", r.pads, _PACKS, replaced=True),
     *(
         Row(name, "run a recurrent layer over packed rows", None, _PACKS, replaced=True)
         for name in ("torch.nn.RNN.forward", "torch.nn.LSTM.forward", "torch.nn.GRU.forward")
@@ -98,18 +98,18 @@ TABLE: tuple[Row, ...] = (
         for name in ("Tensor.__format__", "nn.ModuleDict.__getitem__", "nn.ModuleDict.__contains__",
                      "fx._symbolic_trace._orig_module_getattr")
     ),
-    Row("torch.Tensor.__bool__", "let checks of values pass", c.checks_values,
+    Row("torch.Tensor.__bool__", "let checks of values pass", r.checks_values,
         "capturing a forward with an `assert` or `if …: raise` on values", replaced=True),
     Row("torch.SymBool.__bool__", "let checks of sizes pass", None,
         "capturing a forward with an `assert` or `if …: raise` on sizes that follow from values", replaced=True),
     Row("torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_expr", "answer what forward asks about values",
         None, _DECISIONS, replaced=True),
     Row("torch.fx.experimental.proxy_tensor.get_proxy_mode", "run a program on values while it is traced",
-        c.returns(None), _DECISIONS),
+        o.returns(None), _DECISIONS),
     Row("torch.fx.experimental.sym_node.SymNode._expr", "know the symbol of a number", None, _DECISIONS,
         of_instance=True),
     Row("torch.utils._sympy.value_ranges.ValueRanges", "know what no draw can change", None, _DECISIONS),
-    Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", c.bounds, _DECISIONS),
+    Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", t.bounds, _DECISIONS),
     Row("torch._dynamo.convert_frame.compile_lock", "have TorchDynamo compile nothing while a module is traced", None,
         "capturing in one thread while torch.compile compiles in another"),
     Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
@@ -118,7 +118,7 @@ TABLE: tuple[Row, ...] = (
             "capturing a forward that asks whether two tensors are the same", replaced=True)
         for owner in ("torch", "torch.Tensor") for name in ("equal", "allclose")
     ),
-    Row("torch.nn.Module.to", "let conversions to the same dtype pass", c.converts, _CONVERSIONS, replaced=True),
+    Row("torch.nn.Module.to", "let conversions to the same dtype pass", r.converts, _CONVERSIONS, replaced=True),
     Row("torch.random.default_generator", "know where forward sets torch's generator", None,
         "capturing a forward that calls torch.manual_seed or torch.set_rng_state", replaced=True,
         callers=("torch.random.manual_seed", "torch.random.set_rng_state")),
@@ -129,37 +129,37 @@ TABLE: tuple[Row, ...] = (
     Row("torch.as_tensor", "let sizes in a list vary", None, "one graph for all sizes that torch.as_tensor gets",
         replaced=True),
     Row("torch.nn.modules.transformer._detect_is_causal_mask", "keep an encoder from comparing its mask's values",
-        c.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
-    Row("torch.nn.functional.handle_torch_function", "keep the weights of an absolute error", c.names_weights,
+        r.detects_causal, "capturing nn.TransformerEncoder with a mask", replaced=True),
+    Row("torch.nn.functional.handle_torch_function", "keep the weights of an absolute error", r.names_weights,
         "a forward that calls torch.nn.functional.l1_loss", replaced=True, callers=("torch.nn.functional.l1_loss",)),
     Row("torch._decomp.decompositions.one_layer_lstm", "find a recurrent layer's shapes at any length", None,
         _RECURRENT, replaced=True),
     Row("torch._decomp.decompositions.one_layer_rnn", "find a recurrent layer's shapes at any length", None,
         _RECURRENT, replaced=True),
     Row("torch._decomp.decompositions.select_one_layer_lstm_function",
-        "find a recurrent layer's shapes at any length", c.decomposes, _RECURRENT, replaced=True),
+        "find a recurrent layer's shapes at any length", r.decomposes, _RECURRENT, replaced=True),
     Row("torch.export.exported_program._collect_all_valid_cia_ops",
-        "take apart those composite operators only that a program needs taken apart", c.collects, _COMPOSITES,
+        "take apart those composite operators only that a program needs taken apart", o.collects, _COMPOSITES,
         replaced=True),
     Row("torch._dynamo.output_graph.SubgraphTracer.has_aliasing", "let branches share memory", None, _COND,
         replaced=True),
-    Row("torch._higher_order_ops.scan.HopGraphMinCutPartitioner", "keep the body of a scan whole", c.partitions, _SCAN,
+    Row("torch._higher_order_ops.scan.HopGraphMinCutPartitioner", "keep the body of a scan whole", t.partitions, _SCAN,
         replaced=True),
-    Row("torch._higher_order_ops.scan.ScanAutogradImpl", "call the whole body of a scan", c.calls_forward, _SCAN,
+    Row("torch._higher_order_ops.scan.ScanAutogradImpl", "call the whole body of a scan", t.calls_forward, _SCAN,
         replaced=True),
-    Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", c.fields_of_aliasing, _COND),
+    Row("torch._dynamo.output_graph.AliasingInfo", "answer that branches share none", t.fields_of_aliasing, _COND),
     Row("torch._dynamo.variables.builder.GraphArg", "tell numbers, parameters and buffers among the inputs of a graph",
-        c.notes_inputs, _PIECES),
+        t.notes_inputs, _PIECES),
     Row("torch._C._ensureCUDADeviceGuardSet", "have torch's stand-in for missing GPUs outlive a thread", None,
         "capturing in a thread, with a torch for CUDA on a machine without a GPU"),
     Row("torch._export.passes.replace_set_grad_with_hop_pass.replace_set_grad_with_hop_pass",
-        "detach what no_grad blocks compute before torch loses where they end", c.passes_modes, _CAPTURE,
+        "detach what no_grad blocks compute before torch loses where they end", r.passes_modes, _CAPTURE,
         replaced=True),
     Row("torch.export._trace.print", "keep a failed export from printing its graph", None,
         "errors without torch's own print", replaced=True, of_instance=True),
-    Row("torch.compiler._is_compiling_flag", "look like an export", c.is_a_flag, _WITHOUT_VALUES,
+    Row("torch.compiler._is_compiling_flag", "look like an export", r.is_a_flag, _WITHOUT_VALUES,
         replaced=True),
-    Row("torch.compiler._is_exporting_flag", "look like an export", c.is_a_flag, _WITHOUT_VALUES,
+    Row("torch.compiler._is_exporting_flag", "look like an export", r.is_a_flag, _WITHOUT_VALUES,
         replaced=True),
     Row("torch.compile", "refuse compiled parts in a run without values", None, _WITHOUT_VALUES,
         replaced=True),
@@ -172,36 +172,36 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.functional.scaled_dot_product_attention", "turn its dropout off while a capture is compared", None,
         "ontrain.capture.validate", replaced=True),
     # What is read or called around a trace
-    Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", c.modes, _CAPTURE),
+    Row("torch._C._set_grad_enabled", "set the mode of gradients where a trace sees it", t.modes, _CAPTURE),
     Row("torch._C._autograd._top_saved_tensors_default_hooks", "see whether the caller saves tensors in its own way",
-        c.tells_saving_hooks, "torch.utils.checkpoint around an ORTModule"),
-    Row("torch._C._nn._parse_to", "read the arguments of Module.to", c.parses_to,
+        t.tells_saving_hooks, "torch.utils.checkpoint around an ORTModule"),
+    Row("torch._C._nn._parse_to", "read the arguments of Module.to", t.parses_to,
         _CONVERSIONS),
     Row("torch.nn.modules.module._global_buffer_registration_hooks", "take back the hook of a failed export",
-        c.is_a_dictionary, "the cache of captures behind an export that failed, up to torch 2.12"),
-    Row("torch.nn.modules.batchnorm._BatchNorm", "find batch normalisations of every kind", c.is_base_of_batch_norms,
+        o.is_a_dictionary, "the cache of captures behind an export that failed, up to torch 2.12"),
+    Row("torch.nn.modules.batchnorm._BatchNorm", "find batch normalisations of every kind", o.is_base_of_batch_norms,
         "capturing a module with batch normalisation"),
     Row("torch._subclasses.fake_tensor.FakeTensor", "know tensors without values", None, "the cache of captures"),
-    Row("torch._subclasses.fake_tensor.FakeTensorMode", "run forward on tensors without values", c.fakes,
+    Row("torch._subclasses.fake_tensor.FakeTensorMode", "run forward on tensors without values", t.fakes,
         _WITHOUT_VALUES),
-    Row("torch.utils._python_dispatch.TorchDispatchMode", "write down the operators that forward calls", c.dispatches,
+    Row("torch.utils._python_dispatch.TorchDispatchMode", "write down the operators that forward calls", t.dispatches,
         "the cache of captures"),
-    Row("torch._C._DisableTorchDispatch", "read a constant under that mode", c.dispatches_not, "the cache of captures"),
-    Row("torch._ops.OpOverload", "read an operator's schema", c.knows_operators, _CAPTURE),
+    Row("torch._C._DisableTorchDispatch", "read a constant under that mode", t.dispatches_not, "the cache of captures"),
+    Row("torch._ops.OpOverload", "read an operator's schema", t.knows_operators, _CAPTURE),
     *(
         Row(f"torch._ops.OpOverload.{name}", "read an operator's schema and name, and call it without detours",
-            c.knows_operators_of_instance, "capturing a module, and the torch provider", of_instance=True)
+            t.knows_operators_of_instance, "capturing a module, and the torch provider", of_instance=True)
         for name in ("_schema", "_overloadname", "_op")
     ),
-    Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", c.nests, _BLOCKS),
-    Row("torch._ops.HigherOrderOperator._name", "tell them apart", c.nests_of_instance, _BLOCKS, of_instance=True),
+    Row("torch._ops.HigherOrderOperator", "know torch.cond and its like", t.nests, _BLOCKS),
+    Row("torch._ops.HigherOrderOperator._name", "tell them apart", t.nests_of_instance, _BLOCKS, of_instance=True),
     Row("torch._check", "pass by what a trace only asserts", None, "capturing a forward that calls torch._check"),
     Row("torch.ops.aten._has_compatible_shallow_copy_type", "notice `x.data = …` in a forward", None,
         "telling a forward that gives a tensor other memory"),
     Row("torch.ops.aten._local_scalar_dense", "translate tensor.item()", None,
         "capturing a forward that calls tensor.item()"),
     *(
-        Row(f"{module}.{name}", "say which line branches on values", c.is_an_error,
+        Row(f"{module}.{name}", "say which line branches on values", o.is_an_error,
             "naming the line of a forward that branches on values, and its checks of values")
         for module, name in (
             ("torch._subclasses.fake_tensor", "DataDependentOutputException"),
@@ -210,78 +210,78 @@ TABLE: tuple[Row, ...] = (
         )
     ),
     *(
-        Row(name, "keep its lines out of an error", c.logs_under_its_name, "errors without torch's own log")
+        Row(name, "keep its lines out of an error", o.logs_under_its_name, "errors without torch's own log")
         for name in TALKATIVE_LOGGERS
     ),
     *(
-        Row(name, "know torch's own autograd functions", c.has_functions_of_its_own,
+        Row(name, "know torch's own autograd functions", o.has_functions_of_its_own,
             "modules that call torch.cond, torch.while_loop, scan, a checkpoint, or a custom operator with a "
             "derivative")
         for name in sorted(LIBRARY_FUNCTIONS)
     ),
-    Row("torch.utils._pytree", "walk through nested tensors", c.maps_trees,
+    Row("torch.utils._pytree", "walk through nested tensors", o.maps_trees,
         f"{_FUNCTIONS}, and ontrain.training.data.on_device"),
     # Modules and tensors
     *(
-        Row(f"torch.nn.Module.{name}", "read a module's tables", c.tables_of_modules, _CAPTURE, of_instance=True)
+        Row(f"torch.nn.Module.{name}", "read a module's tables", o.tables_of_modules, _CAPTURE, of_instance=True)
         for name in (*MODULE_STATE, "_non_persistent_buffers_set")
     ),
     *(
-        Row(f"torch.nn.Module.{name}", "find hooks", c.tables_of_hooks, _NO_HOOKS, of_instance=True)
+        Row(f"torch.nn.Module.{name}", "find hooks", o.tables_of_hooks, _NO_HOOKS, of_instance=True)
         for name in MODULE_HOOKS
     ),
     *(
-        Row(f"torch.nn.modules.module.{name}", "find the hooks of all modules", c.is_a_dictionary, _NO_HOOKS,
+        Row(f"torch.nn.modules.module.{name}", "find the hooks of all modules", o.is_a_dictionary, _NO_HOOKS,
             replaced=True)
         for name in GLOBAL_HOOKS
     ),
-    Row("torch._C._len_torch_dispatch_stack", "know whether a mode sees operators", c.returns(0), _DISPATCHES),
+    Row("torch._C._len_torch_dispatch_stack", "know whether a mode sees operators", o.returns(0), _DISPATCHES),
     Row("torch.utils._python_dispatch._get_current_dispatch_mode_stack", "know which modes see operators",
-        c.lists_dispatch_modes, _DISPATCHES),
+        t.lists_dispatch_modes, _DISPATCHES),
     Row("torch.utils._python_dispatch._disable_current_modes", "capture out of the sight of these modes",
-        c.leaves_dispatch_modes, _DISPATCHES),
+        t.leaves_dispatch_modes, _DISPATCHES),
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
-    Row("torch.Tensor._version", "notice writes to tensors", c.counts_writes, "ORTModule, and ORTTrainer on a module",
+    Row("torch.Tensor._version", "notice writes to tensors", o.counts_writes, "ORTModule, and ORTTrainer on a module",
         of_instance=True),
     *(
-        Row(f"torch.Tensor.{name}", "refuse hooks on parameters", c.tables_of_parameter_hooks, "ORTTrainer on a module",
+        Row(f"torch.Tensor.{name}", "refuse hooks on parameters", o.tables_of_parameter_hooks, "ORTTrainer on a module",
             of_instance=True)
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
     ),
-    Row("torch.Tensor._indices", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
-    Row("torch.Tensor._values", "take sparse matrices apart", c.shows_places, _SPARSE, of_instance=True),
-    Row("torch.Tensor._nnz", "know where forward counts the places of a sparse matrix", c.counts_places, _SPARSE),
-    Row("torch._sparse_sum", "sum a sparse matrix without merging its places", c.sums_sparse, _SPARSE),
+    Row("torch.Tensor._indices", "take sparse matrices apart", o.shows_places, _SPARSE, of_instance=True),
+    Row("torch.Tensor._values", "take sparse matrices apart", o.shows_places, _SPARSE, of_instance=True),
+    Row("torch.Tensor._nnz", "know where forward counts the places of a sparse matrix", o.counts_places, _SPARSE),
+    Row("torch._sparse_sum", "sum a sparse matrix without merging its places", o.sums_sparse, _SPARSE),
     Row("torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors", "make sparse matrices of sizes that vary",
-        c.makes_sparse, _SPARSE),
-    Row("torch.Tensor._make_wrapper_subclass", "make outputs that are computed when looked at", c.wraps,
+        o.makes_sparse, _SPARSE),
+    Row("torch.Tensor._make_wrapper_subclass", "make outputs that are computed when looked at", o.wraps,
         "ORTModule with lazy outputs"),
     Row("torch._C.DisableTorchFunctionSubclass", "ask such an output for its shape", None,
         "ORTModule with lazy outputs"),
-    Row("torch._C.DisableTorchFunction", "run plans where a default device is set", c.turns_modes_off,
+    Row("torch._C.DisableTorchFunction", "run plans where a default device is set", t.turns_modes_off,
         _DEFAULT_DEVICE),
-    Row("torch._C._len_torch_function_stack", "know whether a default device is set", c.returns(0), _DEFAULT_DEVICE),
-    Row("torch.overrides._get_current_function_mode_stack", "know which modes see a forward", c.lists_modes,
+    Row("torch._C._len_torch_function_stack", "know whether a default device is set", o.returns(0), _DEFAULT_DEVICE),
+    Row("torch.overrides._get_current_function_mode_stack", "know which modes see a forward", t.lists_modes,
         _DEFAULT_DEVICE),
     Row("torch.utils._device.DeviceContext", "tell a default device from other modes", None,
         _DEFAULT_DEVICE),
-    Row("torch._C._is_tracing", "refuse a call within torch.jit.trace", c.returns(False), "ORTModule"),
-    Row("torch._C._functorch.peek_interpreter_stack", "refuse a call within torch.func", c.returns(None), "ORTModule"),
+    Row("torch._C._is_tracing", "refuse a call within torch.jit.trace", o.returns(False), "ORTModule"),
+    Row("torch._C._functorch.peek_interpreter_stack", "refuse a call within torch.func", o.returns(None), "ORTModule"),
     Row("torch._C._functorch.is_legacy_batchedtensor", "refuse a batch of adjoints",
-        c.returns(False, c.number()), "the backward of an ORTModule"),
+        o.returns(False, o.number()), "the backward of an ORTModule"),
     Row("torch._C._functorch.is_functorch_wrapped_tensor", "find the memory of a tensor within torch.func",
-        c.returns(False, c.number()), _TRANSFORMS),
+        o.returns(False, o.number()), _TRANSFORMS),
     Row("torch._C._functorch.get_unwrapped", "find the memory of a tensor within torch.func", None, _TRANSFORMS),
-    Row("torch.autograd.forward_ad._current_level", "refuse forward-mode differentiation", c.has_no_level, "ORTModule",
+    Row("torch.autograd.forward_ad._current_level", "refuse forward-mode differentiation", t.has_no_level, "ORTModule",
         of_instance=True),
-    Row("torch._C._current_graph_task_id", "know a checkpoint's second run", c.returns(-1),
+    Row("torch._C._current_graph_task_id", "know a checkpoint's second run", o.returns(-1),
         "ontrain.training.inspection"),
-    Row("torch.UntypedStorage._cdata", "tell empty memory apart", c.tells_storages_apart, "the torch provider",
+    Row("torch.UntypedStorage._cdata", "tell empty memory apart", t.tells_storages_apart, "the torch provider",
         of_instance=True),
     # Processes
-    Row("torch.distributed.TCPStore", "meet the other processes before there is a group", c.keeps_a_store, _PROCESSES),
+    Row("torch.distributed.TCPStore", "meet the other processes before there is a group", o.keeps_a_store, _PROCESSES),
     Row("torch.distributed.rendezvous._torchelastic_use_agent_store", "know whether torchrun keeps the store",
-        c.tells_who_keeps, _PROCESSES),
+        o.tells_who_keeps, _PROCESSES),
     # Kernels
     Row("torch._foreach_copy_", "copy a matrix strip by strip", k.multiplies_lists("copy_", list),
         "copies of transposed matrices by the torch provider"),

@@ -10,5 +10,5 @@ MUTANTS = [
     mutant("internals/access.py", "if _release() <= TESTED:", "if True:", *BROKEN),
     mutant("internals/access.py", 'return Finding(row, "changed", raised[0]) if raised else', "return", *BROKEN),
     mutant("internals/row.py", '("gone", "changed", "of another release")', '("gone", "of another release")', *BROKEN),
-    mutant("internals/canaries.py", "if not holds:", "if False:", *BROKEN),
+    mutant("internals/canary.py", "if not holds:", "if False:", *BROKEN),
 ]
