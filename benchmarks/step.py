@@ -84,7 +84,8 @@ class Worker:
         if engine != "incumbent":
             return [sys.executable, "-m", "benchmarks.worker", engine, model, str(layers)]
         command = [sys.executable, "-m", "benchmarks.worker", "export", model, str(layers), self._folder.name]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        if code := subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+            raise PeerMissingError(f"{model} cannot be exported for it: the exporter ended with {code}")
         return [str(incumbent_python()), "-m", "benchmarks.incumbent_worker", self._folder.name]
 
     def step(self, count: int = 1, *, keep: bool = True) -> None:
@@ -119,7 +120,12 @@ def measure(
     model: str, layers: int, engines: list[str], rounds: int, worker: type[Worker] = Worker
 ) -> dict[str, dict[str, float]]:
     """Return each engine's figures; the engines alternate step by step after each batch was seen once, at least two."""
-    workers = {engine: worker(engine, model, layers) for engine in engines}
+    workers = dict[str, Worker]()
+    for engine in engines:
+        try:
+            workers[engine] = worker(engine, model, layers)
+        except PeerMissingError as error:
+            print(f"{model}: {engine} left out, {error}")
     for process in workers.values():
         process.step(max(2, process.first["batches"]), keep=False)
     for _ in range(rounds):
@@ -128,7 +134,7 @@ def measure(
     figures = {}
     for engine, process in workers.items():
         process.close()
-        ours = workers[engines[0]].times
+        ours = next(iter(workers.values())).times
         ratios = [theirs / mine for theirs, mine in zip(process.times, ours, strict=True)]
         figures[engine] = {
             "step_s": statistics.median(process.times),
@@ -179,8 +185,10 @@ def main() -> None:
         engines = list(arguments.engine or _engines(model))
         try:
             figures = measure(model, arguments.layers, engines, arguments.rounds)
-        except (DataMissingError, PeerMissingError) as error:
+        except DataMissingError as error:
             print(f"\n{model}: left out, {error}")
+            continue
+        if not figures:
             continue
         show(f"{model}, {arguments.layers} layers, {arguments.rounds} alternating rounds", figures)
         if not arguments.no_row:
