@@ -7,6 +7,7 @@ Parameters narrower than float32 are updated in float32 and rounded once.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["decimal", "lamb_direction", "lamb_move"]
 _INF = math.inf
 
 
+@functools.lru_cache(64)
 def decimal(value: float) -> float:
     """Return the shortest decimal that rounds to the float32 nearest `value`: 0.999 for 0.99900001287.
 

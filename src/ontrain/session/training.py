@@ -104,6 +104,7 @@ class TrainingSession:
         self.exchange = exchange
         self._save_graphs = dict(planning.save_graphs)
         self._structures: dict[StepKind | None, Structure] = {}
+        self._fitted: dict[Hashable, tuple[ir.Model | None, Hashable, Signature]] = {}
         self._planner = Planner(
             provider, self._compile, self.device, recomputation=planning.recomputation, accept=self._accept
         )
@@ -235,8 +236,17 @@ class TrainingSession:
         if model is None:
             model = self.model if kind is not None else self.eval_model
         assert model is not None, "set eval_model before evaluating"
-        signature = check_feeds(model.graph, feeds, self.device)
-        return self._planner.plan(self._structure(kind, model), signature, feeds)
+        structure = self._structure(kind, model)
+        return self._planner.plan(structure, self._signature(structure, feeds), feeds)
+
+    def _signature(self, structure: Structure, feeds: Mapping[str, torch.Tensor]) -> Signature:
+        """What `check_feeds` says of a batch; known where it has dtypes, devices and shapes of the batch before."""
+        kinds = tuple([(name, t.dtype, t.device, t.shape) for name, t in feeds.items()])
+        model, before, signature = self._fitted.get(structure.key, (None, None, ()))
+        if model is not structure.model or before != kinds:
+            signature = check_feeds(structure.model.graph, feeds, self.device)
+            self._fitted[structure.key] = structure.model, kinds, signature
+        return signature
 
     @property
     def plans(self) -> Mapping[tuple[Hashable, Signature], Plan[Executable]]:
