@@ -34,6 +34,7 @@ from ontrain.capture.ways_out import refuse_scripted
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
 from ontrain.internals import available, without_dispatch_modes
+from ontrain.interrupts import interrupts_wait
 from ontrain.locks import Lock
 from ontrain.sizes import Size
 
@@ -190,7 +191,8 @@ def capture(
         complex_pairs=complex_pairs,
     )
     samples = _enlarged(tensors, names.dynamic)
-    with _alone, _no_compilation(), without_dispatch_modes(), hooks_of_parts(module):
+    waits = interrupts_wait(f"{state.kind} is captured")
+    with _alone, waits, _no_compilation(), without_dispatch_modes(), hooks_of_parts(module):
         draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
         return _traced(module, spec, samples, names, state, tensors, draws, paths=paths, observed=observed)
 
