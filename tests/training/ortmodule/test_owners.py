@@ -95,19 +95,16 @@ def test_gradients_through_each_place_of_a_tensor():
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-def test_one_backward_for_a_tensor_twice():
+def test_one_backward_for_a_tensor_twice(monkeypatch):
     """A second place of a tensor asks for no second run of forward."""
-    ours = ORTModule(Owned(twice))
-    runs = []
-    session_run = None
-    for _ in range(2):
-        result = ours(torch.randn(3, 4))
-        (entry,) = ours._engine.entries
-        session_run = session_run or entry.session.forward
-        entry.session.forward = lambda *args: runs.append(1) or session_run(*args)
-        runs.clear()
-        (result["a"] + result["b"][0]).sum().backward()
-        assert not runs
+    ours, runs = ORTModule(Owned(twice)), []
+    ours(torch.randn(3, 4))
+    (entry,) = ours._engine.entries
+    forward = entry.session.forward
+    monkeypatch.setattr(entry.session, "forward", lambda *args: runs.append(args) or forward(*args))
+    result = ours(torch.randn(3, 4))
+    (result["a"] + result["b"][0]).sum().backward()
+    assert len(runs) == 1
 
 
 def test_a_write_to_a_returned_buffer_reaches_the_module():
