@@ -160,6 +160,8 @@ class Engine:
                 draws.undo()
                 continue
             leave(site.entry.left)
+            for set_anew in site.entry.derived:
+                set_anew()
             if site.entry.followed:
                 sizes = site.sizes([tensor.shape for tensor in tensors])
                 for counting in site.entry.followed:

@@ -19,6 +19,7 @@ from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
+from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
 
@@ -47,6 +48,7 @@ class Entry:
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
         differentiated: the captured graph, and the graphs of its gradients.
+        derived: set the attributes anew that torch's own hooks compute before each forward.
         carried: buffers through which gradients flow from call to call in eager PyTorch, by their names in the graph.
     """
 
@@ -55,6 +57,7 @@ class Entry:
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (), left: Sequence[Kept] = (),
     ) -> None:  # fmt: skip
         self.captured, self.followed = captured, followed
+        self.derived = set_derived(captured)
         owners = owners_of(captured.output_spec, captured.names)
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
