@@ -41,7 +41,7 @@ def interrupts_wait(what: str) -> Iterator[None]:
         _log.warning("interrupted: this takes effect once %s; another interrupt takes effect at once", what)
 
     if threading.current_thread() is threading.main_thread():
-        for number in _SIGNALS:
+        for number in map(int, _SIGNALS):
             handler = signal.getsignal(number)
             if callable(handler):
                 before[number] = handler
