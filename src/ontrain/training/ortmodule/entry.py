@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ontrain.autodiff import following_outputs
 from ontrain.capture import Captured, Kept, leaf_paths, owners_of
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
@@ -194,6 +195,11 @@ class Entry:
             # A module that returns a loss is differentiated by it; else by all that it returns.
             mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
         return mode
+
+    @functools.cached_property
+    def following(self) -> Callable[[str], frozenset[str]]:
+        """What returns the outputs that follow from one of them within the graph."""
+        return functools.cache(functools.partial(following_outputs, self.captured.model))
 
     def planned(self, mode: Mode, seeds: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the outputs that a plan for these seeds computes; None for all."""
