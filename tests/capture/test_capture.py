@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -238,3 +239,13 @@ def test_a_parameter_that_forward_writes_to_is_refused():
 
     with pytest.raises(CaptureError, match="writes to parameter 'weight'"):
         capture(Writes(), (torch.ones(3),))
+
+
+def test_modules_in_modules_as_deep_as_eager_runs_them():
+    module = nn.Linear(4, 3)
+    for _ in range(150):
+        module = nn.Sequential(module)
+    x, limit = torch.randn(2, 4), sys.getrecursionlimit()
+    captured = capture(module, (x,))
+    torch.testing.assert_close(run_captured(captured, (x,))[0], module(x).detach())
+    assert sys.getrecursionlimit() == limit

@@ -70,3 +70,16 @@ def test_one_may_be_allowed_where_torch_only_assumed_two():
     assert guards().violated(shapes(b=1), ones=False) is None
     assert guards(ranges=[("b", 3, None)]).violated(shapes(b=2), ones=False) is not None
     assert guards(ranges=[("b", 3, None)]).violated(shapes(b=10**6), ones=False) is None
+
+
+@pytest.mark.parametrize(
+    "form", [lambda original: original, lambda original: Guards.from_plain(original.plain())], ids=["made", "read"]
+)
+def test_what_torch_assumed_of_a_size_that_follows_holds_where_ones_count(form):
+    dims = [("x", 0, size_of(S))]
+    unasked = [(size_of(condition), size_of(S - 1)) for condition in (sympy.Ne(S - 1, 1), S - 1 >= 2)]
+    assumed = form(Guards(dims, [], [("s", 3, None)], unasked))
+    assert [assumed.violated({"x": (size,)}) is None for size in (1, 2, 3)] == [False, False, True]
+    assert [assumed.violated({"x": (size,)}, ones=False) is None for size in (0, 1, 2)] == [False, True, True]
+    real = form(Guards(dims, [size_of(S > 2)], [("s", 3, None)], unasked))
+    assert [real.violated({"x": (size,)}, ones=False) is None for size in (1, 2, 3)] == [False, False, True]

@@ -50,3 +50,17 @@ def test_a_record_counts_where_its_folder_is_imported_from(target, monkeypatch):
 def test_folders_of_packages_are_known_by_their_names(folder):
     assert path_in_packages(f"{folder}/trainers/loop.py") == "trainers/loop.py"
     assert not is_installed(f"{folder}.py")
+
+
+def test_a_folder_that_may_no_longer_be_read_has_no_records(target, monkeypatch):
+    """Of a daemon that gave up its rights after it had imported everything."""
+    file = target / "trainers" / "unread.py"
+    stat = type(target).stat
+
+    def refused(path, **kwargs):
+        if path == target:
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **kwargs)
+
+    monkeypatch.setattr(type(target), "stat", refused)
+    assert is_users(str(file))

@@ -28,6 +28,10 @@ class Asking(nn.Module):
             return h - h.mean(0) if len(x) > 1 else h
         if self.asks == "product":
             return h * 2 if 3 * size < 6 else h
+        if self.asks == "squeeze":
+            return h.squeeze().cumsum(0).view(size, 3)
+        if self.asks == "squeeze of a dimension":
+            return h.squeeze_(0).cumsum(0).view(size, 3)
         assert size >= 1
         return h
 
@@ -43,7 +47,7 @@ def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(size, 4, generator=generator), torch.randint(3, (size,), generator=generator)
 
 
-@pytest.mark.parametrize("asks", ["equals", "exceeds", "product"])
+@pytest.mark.parametrize("asks", ["equals", "exceeds", "product", "squeeze", "squeeze of a dimension"])
 @pytest.mark.parametrize("sizes", [[1], [4, 1]], ids=["at first", "later"])
 def test_a_trainer_refuses_a_size_for_which_forward_would_branch_otherwise(asks: str, sizes: list[int]) -> None:
     trainer = trainer_of(Asking(asks))
@@ -82,3 +86,74 @@ def test_a_module_captures_both_branches_once(asks: str) -> None:
         x, _ = batch(size)
         torch.testing.assert_close(ours(x), model(x))
     assert ours._engine.captures == 2
+
+
+class Shifted(nn.Module):
+    """Puts each row in the place of the next, as decoders do with their labels: the size less one is two at least."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = x.new_zeros(x.shape)
+        shifted[1:] = x[:-1].clone()
+        return self.layer(shifted)
+
+
+class Dropped(Shifted):
+    """Drops the dimension of what is left of a batch of two."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.layer(x)[1:].squeeze().cumsum(0).mean()
+
+
+class Deciding(Shifted):
+    """Branches on the size that torch asks about, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x) if x.shape[0] > 2 else super().forward(x)
+
+
+def test_a_size_that_follows_may_be_one_or_none() -> None:
+    model = Shifted()
+    trainer = trainer_of(copy.deepcopy(model))
+    for size in (4, 2, 1, 3):
+        x, label = batch(size)
+        torch.testing.assert_close(trainer.train_step(x, label)[1], model(x).detach())
+
+
+@pytest.mark.parametrize("kind", [Dropped, Deciding])
+def test_a_size_that_follows_may_not_be_one_where_that_is_another_computation(kind: type[Shifted]) -> None:
+    model = kind()
+    trainer = trainer_of(copy.deepcopy(model))
+    for size in (4, 3):
+        x, label = batch(size)
+        torch.testing.assert_close(trainer.train_step(x, label)[1], model(x).detach())
+    with pytest.raises(InputError, match=r"the graph holds for .*x.shape\[0\].* only"):
+        trainer.train_step(*batch(2))
+
+
+@pytest.mark.parametrize("kind", [Shifted, Dropped, Deciding])
+def test_a_module_computes_what_eager_does_where_a_size_that_follows_is_one(kind: type[Shifted]) -> None:
+    model = kind()
+    ours = ORTModule(copy.deepcopy(model))
+    for size in (4, 2, 3):
+        torch.testing.assert_close(ours(batch(size)[0]), model(batch(size)[0]))
+
+
+def test_t5_trains_on_short_sequences() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_ff=32, d_kv=8, num_layers=1, num_heads=2, use_cache=False,
+        decoder_start_token_id=0, dropout_rate=0.0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config).train()
+    sequences = ["batch", "length"]
+    description = {"inputs": [("input_ids", sequences), ("labels", sequences)], "outputs": [("loss", [], True)]}
+    options = {"device": {"id": "cpu"}}
+    trainer = ORTTrainer(copy.deepcopy(model), description, optim.SGDConfig(lr=0.0), None, options)
+    for rows, length in ((2, 5), (3, 2), (2, 1), (1, 2)):
+        ids, labels = torch.randint(1, 50, (2, rows, length))
+        want = model(input_ids=ids, labels=labels).loss.detach()
+        torch.testing.assert_close(trainer.train_step(ids, labels), want)

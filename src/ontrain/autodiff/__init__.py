@@ -2,7 +2,12 @@
 
 import ontrain.autodiff.control
 import ontrain.autodiff.custom  # noqa: F401 (both register rules)
-from ontrain.autodiff.backward import ADJOINT, build_backward, differentiable_outputs
+from ontrain.autodiff.backward import (
+    ADJOINT,
+    build_backward,
+    differentiable_outputs,
+    following_outputs as following_outputs,
+)
 from ontrain.autodiff.derivatives import (
     asks_for_derivatives,
     gradient_model as gradient_model,

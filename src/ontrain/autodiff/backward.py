@@ -10,7 +10,7 @@ from ontrain.autodiff.driver import differentiate, reached_from
 from ontrain.errors import GradientError, OptionError, nearest
 from ontrain.graph import Builder, dims, rebuild, set_adjoint_of, set_gradient_of, updates_of
 
-__all__ = ["ADJOINT", "build_backward", "differentiable_outputs"]
+__all__ = ["ADJOINT", "build_backward", "differentiable_outputs", "following_outputs"]
 
 ADJOINT = ".adjoint"
 """What the name of an output's adjoint has behind the output's own."""
@@ -71,3 +71,10 @@ def differentiable_outputs(model: ir.Model, wrt: Sequence[str]) -> list[str]:
     wanted = set(wrt)
     reached = reached_from(model.graph, [v for v in model.graph.inputs if v.name in wanted], zeros=True)
     return [v.name or "" for v in model.graph.outputs if v in reached and updates_of(v) is None]
+
+
+def following_outputs(model: ir.Model, output: str) -> frozenset[str]:
+    """Return the names of the float outputs that depend on another one, which is left out."""
+    value = next(value for value in model.graph.outputs if value.name == output)
+    reached = reached_from(model.graph, [value], zeros=True)
+    return frozenset(v.name or "" for v in model.graph.outputs if v in reached and updates_of(v) is None) - {output}

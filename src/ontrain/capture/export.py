@@ -27,6 +27,7 @@ from ontrain.capture.kept import Kept, attributes_before, kept_tensors
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
+from ontrain.capture.owners import Owners
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
@@ -284,7 +285,9 @@ class Flat(nn.Module):
             if self._eager:
                 stack.enter_context(as_eager())
             before = attributes_before(self._own())
+            owners = Owners(self._own(), tensors)
             leaves, spec = flatten(self._run(lambda: self._call(named)))
+            spec = owners.told(spec, leaves)
             if self._keeps is not None:
                 self._keeps(kept_tensors(before))
         self._returned(spec)

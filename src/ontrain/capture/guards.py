@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from ontrain.capture.source import written_by_users
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.sizes import Size, parse
 
@@ -27,13 +29,16 @@ class Guards:
         dims: an input, one of its axes, and the size there.
         conditions: all of them hold.
         ranges: a symbol, and the least and greatest size that it stands for; None is no bound.
+        unasked: further conditions, by which torch has sizes that follow from those of inputs two at least, as that of
+            `labels[:, :-1]`; each with the size.
     """
 
     def __init__(
         self, dims: Sequence[tuple[str, int, Size]], conditions: Sequence[Size],
-        ranges: Sequence[tuple[str, int, int | None]],
+        ranges: Sequence[tuple[str, int, int | None]], unasked: Sequence[tuple[Size, Size]] = (),
     ) -> None:  # fmt: skip
         self._dims, self._conditions, self._ranges = list(dims), list(conditions), list(ranges)
+        self._unasked = list(unasked)
 
     @classmethod
     def of(cls, program: ExportedProgram, inputs: Sequence[str], held: Sequence[Any] = ()) -> Guards:
@@ -61,13 +66,23 @@ class Guards:
                 dims.append((name, axis, size_of(expr)))
         if environment is None:
             return cls(dims, [], [])
-        conditions = [size_of(guard.expr.xreplace(environment.replacements)) for guard in environment.guards]
+        conditions, unasked = [], []
+        for guard in environment.guards:
+            expr = guard.expr.xreplace(environment.replacements)
+            size = _two_at_least(expr) if _of_shapes_alone(guard) else None
+            if size is None:
+                conditions.append(size_of(expr))
+            else:
+                unasked.append((size_of(expr), size_of(size)))
         known = {size.as_symbol for _, _, size in dims}
         asked = [size_of(condition.xreplace(environment.replacements)) for condition in held]
-        conditions += [size for size in asked if size.symbols() and size.symbols() <= known and size not in conditions]
+        asked += [Size.call("!=", size_of(size.xreplace(environment.replacements)), 1) for size in _squeezed(program)]
+        for size in asked:
+            if size.symbols() and size.symbols() <= known and size not in conditions:
+                conditions.append(size)
         symbols = [(s, r) for s, r in program.range_constraints.items() if s.is_Symbol]
         ranges = [(s.name, _bound(r.lower) or 0, _bound(r.upper)) for s, r in symbols]
-        return cls(dims, conditions, ranges)
+        return cls(dims, conditions, ranges, [pair for pair in unasked if pair[0] not in conditions])
 
     def violated(self, shapes: Mapping[str, Sequence[int]], *, ones: bool = True) -> str | None:
         """Return the condition that these shapes of the inputs violate, in words; None if the graph holds for them.
@@ -75,7 +90,7 @@ class Guards:
         Args:
             shapes: by input name.
             ones: whether a size of 0 or 1 violates. While tracing, torch takes every size that varies to be two at
-                least, so that it does not broadcast.
+                least, so that it does not broadcast. Where they do not, a size that follows from others is 0 at least.
         """
         sizes: dict[str, int] = {}
         for name, axis, expr in self._dims:
@@ -90,12 +105,18 @@ class Guards:
                 return f"{name}.shape[{axis}] == {self._words(expr)}"
         for symbol, lower, upper in self._ranges:
             size = sizes.get(symbol, lower)
-            if (upper is not None and size > upper) or (size < lower and (ones or lower > 2)):
+            if (upper is not None and size > upper) or (size < lower and (ones or self._is_real(symbol, lower))):
                 return f"{lower} <= {self._words(Size.symbol(symbol))}" + ("" if upper is None else f" <= {upper}")
-        for condition in self._conditions:
+        unasked = [condition if ones else _at_least_none(size) for condition, size in self._unasked]
+        for condition in (*self._conditions, *unasked):
             if condition.symbols() <= sizes.keys() and not condition.value(sizes):
                 return self._words(condition)
         return None
+
+    def _is_real(self, symbol: str, lower: int) -> bool:
+        """Whether a lower bound is more than that sizes are two at least."""
+        below = {symbol: lower - 1}
+        return lower > 2 and all(c.value(below) for c, _ in self._unasked if c.symbols() == {symbol})
 
     def symbols(self) -> set[str]:
         """Return the symbols that stand for sizes of inputs."""
@@ -112,6 +133,7 @@ class Guards:
             "dims": [[name, axis, str(expr)] for name, axis, expr in self._dims],
             "conditions": [str(condition) for condition in self._conditions],
             "ranges": [list(bounds) for bounds in self._ranges],
+            "unasked": [[str(condition), str(size)] for condition, size in self._unasked],
         }
 
     @classmethod
@@ -121,6 +143,7 @@ class Guards:
             [(str(name), int(axis), parse(expr)) for name, axis, expr in plain["dims"]],
             [parse(condition) for condition in plain["conditions"]],
             [(str(s), int(lower), None if upper is None else int(upper)) for s, lower, upper in plain["ranges"]],
+            [(parse(condition), parse(size)) for condition, size in plain["unasked"]],
         )
 
     def _words(self, expr: Size) -> str:
@@ -130,6 +153,51 @@ class Guards:
             if dim.as_symbol is not None:
                 names.setdefault(dim.as_symbol, f"{name}.shape[{axis}]")
         return expr.text(names)
+
+
+_SQUEEZES = (torch.ops.aten.squeeze, torch.ops.aten.squeeze_)
+_OF_SHAPES = ("_prims_common/__init__.py", "_meta_registrations.py")
+"""Files of torch that compute which shape and layout an operator's result has, and nothing else."""
+
+
+def _of_shapes_alone(guard: Any) -> bool:
+    """Whether a guard of torch's was asked where the shape of an operator's result is computed.
+
+    It broadcasts a size of one there, and looks how tensors lie in memory. A graph broadcasts when it runs.
+    """
+    place = str(getattr(getattr(guard, "sloc", None), "framework_loc", ""))
+    return any(file in place for file in _OF_SHAPES)
+
+
+def _two_at_least(expr: Any) -> Any:
+    """The size of which a condition says that it is not one, or two at least; None if it says something else."""
+    relation = {"Unequality": 1, "GreaterThan": 2}.get(type(expr).__name__)
+    if relation is None:
+        return None
+    left, right = expr.args
+    if right == relation:
+        return left
+    return right if left == 1 == relation else None
+
+
+def _at_least_none(size: Size) -> Size:
+    return Size.call(">=", size, 0)
+
+
+def _squeezed(program: ExportedProgram) -> Iterator[Any]:
+    """Sizes, sympy's, that the user's code drops if they are one, as by `logits.squeeze()`; in the program they stay.
+
+    What packages drop so is the same computation in most cases, as in a loss of both logits and labels.
+    """
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)]
+    for node in (node for graph in graphs for node in graph.nodes):
+        if getattr(node.target, "overloadpacket", None) not in _SQUEEZES or not written_by_users(node):
+            continue
+        shape = node.args[0].meta["val"].shape
+        dims: Any = node.args[1] if len(node.args) > 1 else range(len(shape))
+        for dim in [dims] if isinstance(dims, int) else dims:
+            if isinstance(shape[dim], torch.SymInt):
+                yield shape[dim].node.expr
 
 
 def _bound(end: Any) -> int | None:

@@ -33,9 +33,16 @@ def path_in_packages(file: str) -> str | None:
     path = Path(os.path.abspath(file))
     for entry in sys.path:
         parent = Path(os.path.abspath(entry))
-        if path.is_relative_to(parent) and parent.is_dir() and path in _recorded(parent, parent.stat().st_mtime_ns):
+        if path.is_relative_to(parent) and path in _records(parent):
             return str(path.relative_to(parent))
     return None
+
+
+def _records(folder: Path) -> frozenset[Path]:
+    try:
+        return _recorded(folder, folder.stat().st_mtime_ns) if folder.is_dir() else frozenset()
+    except OSError:  # of a process that may no longer read what it imported from
+        return frozenset()
 
 
 @functools.cache

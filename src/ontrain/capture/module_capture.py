@@ -6,8 +6,8 @@ import inspect
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ from ontrain.capture.ways_out import refuse_scripted
 from ontrain.errors import CaptureError, OptionError
 from ontrain.graph import source_of, subgraphs
 from ontrain.internals import available, without_dispatch_modes
+from ontrain.interrupts import interrupts_wait
 from ontrain.locks import Lock
 from ontrain.sizes import Size
 
@@ -190,9 +191,26 @@ def capture(
         complex_pairs=complex_pairs,
     )
     samples = _enlarged(tensors, names.dynamic)
-    with _alone, _no_compilation(), without_dispatch_modes(), hooks_of_parts(module):
+    waits = interrupts_wait(f"{state.kind} is captured")
+    with _alone, waits, _deep_recursion(), _no_compilation(), without_dispatch_modes(), hooks_of_parts(module):
         draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
         return _traced(module, spec, samples, names, state, tensors, draws, paths=paths, observed=observed)
+
+
+_FRAMES = 3
+"""How many times as many frames a trace may take as forward itself: torch.export stands between two modules."""
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Let modules in modules be traced as deep as eager PyTorch runs them."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(_FRAMES * limit)
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == _FRAMES * limit:
+            sys.setrecursionlimit(limit)
 
 
 def _no_compilation() -> AbstractContextManager[Any]:

@@ -22,6 +22,7 @@ __all__ = [
     "node_text",
     "source_line",
     "user_frame",
+    "written_by_users",
 ]
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -51,6 +52,12 @@ def source_line(node: fx.Node) -> str | None:
     if not trace:
         return None
     return _told([(match["file"], int(match["line"]), match["code"]) for match in _FRAME.finditer(trace)])
+
+
+def written_by_users(node: fx.Node) -> bool:
+    """Whether no package's own line, torch's among them, made the node, as far as is known."""
+    files = [match["file"] for match in _FRAME.finditer(node.meta.get("stack_trace") or "")]
+    return not files or not (files[-1].startswith((_OURS, _TORCH)) or is_installed(files[-1]))
 
 
 def node_text(node: fx.Node) -> str:

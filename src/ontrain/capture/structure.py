@@ -38,7 +38,7 @@ class Spec:
     """The structure of a nested value.
 
     Its `kind` is "tensor", "plain", "unread", "sparse" of a matrix with the tensors that it consists of, or how
-    `children` are held together.
+    `children` are held together. A tensor of a result has its `Owner` for a value, if it is none of the result's own.
     """
 
     kind: str

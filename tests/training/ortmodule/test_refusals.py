@@ -84,3 +84,58 @@ def test_what_changes_the_class_of_the_wrapper_is_refused(use):
         use(ours)
     assert "model.module" in refused.value.way_out
     assert type(ours) is ORTModule
+
+
+class Explained(nn.Module):
+    """Returns features, scores that follow from them, and what does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        features = torch.tanh(self.body(x))
+        return features, self.head(features), self.body(x).square()
+
+
+def test_an_output_that_is_to_retain_the_gradient_of_what_follows_from_it():
+    """As class activation maps ask it of features. Eager's gradient passes through them; a graph's does not."""
+    ours, x = ORTModule(Explained()), torch.randn(2, 4)
+    features, scores, _ = ours(x)
+    features.retain_grad()
+    with pytest.raises(GradientError, match="'output_0' is to retain its gradient, and 'output_1' follows") as error:
+        scores[0, 1].backward()
+    assert "model.module" in str(error.value)
+    features, scores, _ = ours.module(x)
+    features.retain_grad()
+    scores[0, 1].backward()
+    assert features.grad.any()
+
+
+def test_an_output_retains_its_gradient_where_nothing_follows_from_it():
+    ours, x = ORTModule(Explained()), torch.randn(2, 4)
+    gradients = []
+    for model in (ours, ours.module):
+        features, scores, squares = model(x)
+        scores.retain_grad()
+        features.retain_grad()
+        (features.exp().sum() + squares.sum()).backward()
+        gradients.append(features.grad)
+        features, scores, _ = model(x)
+        scores.retain_grad()
+        (features.sum() + scores.exp().sum()).backward()
+        gradients.append(scores.grad)
+    torch.testing.assert_close(gradients[:2], gradients[2:])
+
+
+class Losing(Explained):
+    def forward(self, x):
+        features = torch.tanh(self.body(x))
+        return self.head(features).square().mean(), features
+
+
+def test_an_output_beside_the_loss_that_is_to_retain_its_gradient():
+    loss, features = ORTModule(Losing())(torch.randn(2, 4))
+    features.retain_grad()
+    with pytest.raises(GradientError, match="'output_1' is to retain its gradient, and 'output_0' follows"):
+        loss.backward()

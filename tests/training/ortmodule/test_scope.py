@@ -191,3 +191,52 @@ def test_containers_that_hold_themselves_are_followed_once(table, place):
     before, table[place] = table[place], 5.0
     torch.testing.assert_close(model(x), module(x))
     table[place] = before
+
+
+def reloadable():
+    """Return a module of a class of its own, and the function that its forward calls."""
+
+    def bent(x, by=2.0, *, plus=0.0):
+        return torch.tanh(x) * by + plus
+
+    class Reloadable(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return bent(self.linear(x))
+
+    return Reloadable(), bent
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("__code__", (lambda x, by=2.0, *, plus=0.0: torch.sin(x) * by + plus).__code__),
+        ("__defaults__", (3.0,)),
+        ("__kwdefaults__", {"plus": 1.0}),
+    ],
+)
+def test_a_function_that_autoreload_gave_other_code_is_followed(part, value):
+    """IPython's `%autoreload 2` puts what a file now says into the functions that are there."""
+    eager, bent = reloadable()
+    ours, x = ORTModule(eager), torch.randn(2, 3)
+    for _ in range(2):
+        torch.testing.assert_close(ours(x), eager(x))
+    setattr(bent, part, value)
+    torch.testing.assert_close(ours(x), eager(x))
+    assert ours._engine.captures == 2
+
+
+def test_a_forward_that_autoreload_gave_other_code_is_followed():
+    eager, _ = reloadable()
+    ours, x = ORTModule(eager), torch.randn(2, 3)
+    ours(x)
+    source = "def forward(self, x):\n    return self.linear(x) * 7\n"
+    space: dict[str, types.FunctionType] = {}
+    exec(source, space)
+    type(eager).forward = space["forward"]
+    torch.testing.assert_close(ours(x), eager(x))
+    space["forward"].__code__ = compile(source.replace("7", "9"), "edited", "exec").co_consts[0]
+    torch.testing.assert_close(ours(x), eager(x))

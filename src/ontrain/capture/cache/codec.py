@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.guards import GUARDS, Guards
+from ontrain.capture.owners import Owner
 from ontrain.capture.structure import Spec
 from ontrain.graph import all_nodes, to_text
 
@@ -156,6 +157,8 @@ def _value(value: Any) -> Any:
         return ["device", str(value)]
     if isinstance(value, type):
         return ["class", _class_name(value)]
+    if isinstance(value, Owner):
+        return ["owner", [value.kind, value.name]]
     raise TypeError(f"the result holds a {type(value).__name__}")
 
 
@@ -171,6 +174,8 @@ def _value_from(written: Any) -> Any:
         return torch.device(text)
     if kind == "class":
         return _class(text)
+    if kind == "owner":
+        return Owner(*map(str, text))
     raise ValueError(f"there is no {kind} {text!r}")
 
 

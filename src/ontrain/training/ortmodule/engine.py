@@ -154,12 +154,14 @@ class Engine:
                     self._forget()
                     continue
             try:
-                result = self._run(site.entry, [*_inputs(site, tensors), *draws.masks])
+                result = self._run(site, tensors, draws.masks)
             except OtherPathError as error:
                 tried[site.entry] = error
                 draws.undo()
                 continue
             leave(site.entry.left)
+            for set_anew in site.entry.derived:
+                set_anew()
             if site.entry.followed:
                 sizes = site.sizes([tensor.shape for tensor in tensors])
                 for counting in site.entry.followed:
@@ -173,8 +175,9 @@ class Engine:
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
         return grads, tuple([leaf.requires_grad for leaf in leaves])
 
-    def _run(self, entry: Entry, inputs: list[torch.Tensor]) -> Any:
-        session = entry.session
+    def _run(self, site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]) -> Any:
+        entry, session = site.entry, site.entry.session
+        inputs = [*_inputs(site, tensors), *masks]
         mode = entry.mode(inputs) if torch.is_grad_enabled() else None
         if mode is None or not mode.active:
             plan = session.plan(inputs)
@@ -182,7 +185,7 @@ class Engine:
             with torch.no_grad(), without_autocast(session.device.type):
                 outputs, _ = on_path(entry.decisions, entry.buffers, session, plan, inputs, seed)
                 entry.inspected.hand_out(outputs)
-            return entry.result([outputs[name] for name in entry.outputs])
+            return entry.result([outputs[name] for name in entry.outputs], site.ordered(tensors))
         self._carried.check(entry)
         seeds = mode.seeds
         planned = functools.partial(entry.planned, mode)
@@ -191,11 +194,12 @@ class Engine:
             session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
             entry.read_buffers, entry.inspected, entry.decisions, _draw(plan.executable.stochastic),
             dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
+            following=entry.following,
         )  # fmt: skip
         with without_autocast(session.device.type):
             results = call.run()
         self._carried.note(entry, call)
-        return entry.result(results)
+        return entry.result(results, site.ordered(tensors))
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
@@ -390,7 +394,7 @@ class Engine:
 
 
 def _inputs(site: Site, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [as_real(tensors[i]) for i in site.order]
+    return [as_real(tensor) for tensor in site.ordered(tensors)]
 
 
 def _masks(site: Site, tensors: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]] | None:

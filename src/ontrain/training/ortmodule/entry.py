@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ontrain.capture import Captured, Kept, leaf_paths
+from ontrain.autodiff import following_outputs
+from ontrain.capture import Captured, Kept, leaf_paths, owners_of
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
@@ -19,6 +20,7 @@ from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
+from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
 
@@ -47,6 +49,7 @@ class Entry:
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
         differentiated: the captured graph, and the graphs of its gradients.
+        derived: set the attributes anew that torch's own hooks compute before each forward.
         carried: buffers through which gradients flow from call to call in eager PyTorch, by their names in the graph.
     """
 
@@ -55,7 +58,12 @@ class Entry:
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (), left: Sequence[Kept] = (),
     ) -> None:  # fmt: skip
         self.captured, self.followed = captured, followed
-        self.outputs = captured.output_names
+        self.derived = set_derived(captured)
+        owners = owners_of(captured.output_spec, captured.names)
+        own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
+        # A result that holds nothing else is computed, for what forward does beside, and then left alone.
+        self.outputs, self._owners = own or captured.output_names, owners
+        self._borrows = len(own) < len(owners)
         self.names = [*captured.parameters, *captured.buffers]
         self._own: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]
         self.parameters = list(captured.parameters.items())
@@ -87,7 +95,8 @@ class Entry:
         self._scalars = {name for name in self.outputs if ranks[name] == 0}
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
-        self._paths = dict(zip(self.outputs, leaf_paths(captured.output_spec), strict=True))
+        paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
+        self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
         """The buffers that forward leaves with a gradient, and whose old values its results follow by derivatives."""
@@ -103,14 +112,38 @@ class Entry:
     def _named(self) -> dict[str, torch.Tensor]:
         return dict(zip(self.names, map(as_real, self._own), strict=True))
 
-    def result(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """Return the module's result, given the outputs in order."""
+    def result(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
+        """Return the module's result.
+
+        Args:
+            outputs: those of `outputs`, in order.
+            inputs: of the call, as the caller has them.
+        """
         if self._complex_outputs:
             outputs = [
                 torch.view_as_complex(output) if name in self._complex_outputs else output
                 for name, output in zip(self.outputs, outputs, strict=True)
             ]
+        if self._borrows:
+            outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)
+
+    def _whole(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Put the tensors that are none of the call's own among those that are."""
+        own = iter(outputs)
+        state = self.captured.parameters | self.captured.buffers
+        tensors: list[torch.Tensor] = []
+        for owner in self._owners:
+            if owner is None:
+                tensors.append(next(own))
+            elif owner.kind == "state":
+                tensors.append(state[owner.name])
+            elif owner.kind == "input":
+                # Captured of a contiguous one, x and x.contiguous() are the same.
+                tensors.append(inputs[int(owner.name)].contiguous())
+            else:
+                tensors.append(tensors[int(owner.name)])
+        return tensors
 
     def moved(self) -> bool:
         """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
@@ -163,6 +196,11 @@ class Entry:
             mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
         return mode
 
+    @functools.cached_property
+    def following(self) -> Callable[[str], frozenset[str]]:
+        """What returns the outputs that follow from one of them within the graph."""
+        return functools.cache(functools.partial(following_outputs, self.captured.model))
+
     def planned(self, mode: Mode, seeds: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the outputs that a plan for these seeds computes; None for all."""
         if not self._lazy or mode.loss is None:
@@ -204,6 +242,10 @@ class Site:
             self._accepted.clear()
         self._accepted.add(shapes)
         return True
+
+    def ordered(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """A call's tensors in the order that the capture has."""
+        return [tensors[i] for i in self.order]
 
     def sizes(self, shapes: Sequence[torch.Size]) -> dict[str, int]:
         """The sizes that the capture's symbols stand for, where the call's tensors have these shapes."""

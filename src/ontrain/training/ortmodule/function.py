@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -98,6 +99,8 @@ class Call:
         gradients: returns its gradients as values that autograd follows; see `Differentiated.gradients`.
         differentiated: whether a backward has been here.
         reading: buffers that backward reads.
+        following: returns the outputs that follow from one of them within the graph.
+        returned: the outputs as the caller has them, as far as somebody does.
     """
 
     session: Session
@@ -121,12 +124,35 @@ class Call:
     before: dict[str, torch.Tensor] = field(default_factory=dict)
     differentiated: bool = False
     reading: Reading | None = None
+    following: Callable[[str], frozenset[str]] = lambda _: frozenset()
+    returned: tuple[weakref.ref[torch.Tensor], ...] = ()
 
     def run(self) -> tuple[torch.Tensor, ...]:
         """Run the forward half as a node of autograd's graph; return all outputs in order."""
         reads = tuple([t for name in self.plan.executable.reads if _is_parameter(t := self.named[name])])
         outputs: tuple[torch.Tensor, ...] = Run.apply(self, reads, *[self.named[n] for n in self.mode.wrt])  # type: ignore[no-untyped-call]
+        self.returned = tuple(map(weakref.ref, outputs)) if len(outputs) > 1 else ()
         return outputs
+
+    def refuse_retained(self, adjoints: Mapping[str, torch.Tensor]) -> None:
+        """Refuse the gradient of an output that is to keep it, where another follows from it within the graph.
+
+        Raises:
+            GradientError: in eager PyTorch the gradient passes through the output, here it does not.
+        """
+        for name, reference in zip(self.outputs, self.returned, strict=False):
+            output = reference()
+            if isinstance(output, LazyOutput):
+                output = output.seen()
+            if output is None or not output.retains_grad:
+                continue
+            following = self.following(name) & adjoints.keys()
+            if following:
+                raise GradientError(
+                    f"output {name!r} is to retain its gradient, and {min(following)!r} follows from it in forward",
+                    reason="a graph's gradients go from its outputs to its inputs, and pass through no output",
+                    way_out="compute what follows from it outside of the module, or call model.module there",
+                )
 
     def forward(self) -> tuple[dict[str, torch.Tensor], Any]:
         """Run the forward half.
@@ -239,6 +265,7 @@ class Run(torch.autograd.Function):
         seeds = {name: a for name, a in zip(call.outputs, adjoints, strict=True) if a is not None}
         if not seeds:
             return (None,) * (2 + len(call.mode.wrt))
+        call.refuse_retained(seeds)
         if True in map(private("torch._C._functorch.is_legacy_batchedtensor"), seeds.values()):
             raise GradientError(
                 "many gradients were asked for at once (is_grads_batched or vectorize=True)",

@@ -18,6 +18,7 @@ from ontrain.capture import Captured, Kept
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import of
+from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.entry import Entry
 from ontrain.training.ortmodule.function import Call
 from ontrain.training.ortmodule.settling import carrying
@@ -40,7 +41,7 @@ def attributes_carried(
         return []
     carried = _read_again(module, attributes, args, kwargs)
     for attribute in attributes:
-        if attribute.differentiable and attribute not in carried:
+        if attribute.differentiable and attribute not in carried and not deriving_hooks(attribute.module):
             warnings.warn(
                 f"forward leaves a tensor with a gradient in the attribute {attribute.name!r} of "
                 f"{type(attribute.module).__name__}; a graph leaves the attribute as it was. If the loss needs it, "

@@ -77,6 +77,10 @@ class LazyOutput(torch.Tensor):
         assert self._plain is not None
         return self._plain
 
+    def seen(self) -> torch.Tensor | None:
+        """Return the plain tensor, if somebody has looked."""
+        return self._plain
+
     def values(self) -> torch.Tensor:
         """Return the values alone."""
         if self._source is not None:

@@ -10,6 +10,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -35,6 +36,8 @@ _CONTAINERS = (list, dict, set, deque)
 _LARGEST_CONTAINER = 256  # items at each level: looking at them takes as long as a call has to spare
 _LIBRARIES = frozenset({"torch", "builtins", "typing", "abc", "collections"})
 _NOTHING = object()
+_PARTS = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
+"""What IPython's autoreload replaces in a function when its file was saved anew."""
 _DYNAMIC = frozenset({"__dict__", "getattr", "vars"})
 
 
@@ -42,10 +45,11 @@ class Scope:
     """What the classes of a module hold and inherit, and what their code names outside of them.
 
     Noticed are: attributes of the classes, of their metaclasses, and of classes of the same file that the code names;
-    other bases, and another class of a submodule; globals and closures that are numbers, strings, bools or None. What
-    `forward` and the functions of the user's that it calls name may also be an enumeration's member, a type, a function
-    or a tuple, or a list, dict, set or array, which are compared by their items, a helper object or another file of the
-    user's, of which the attributes are compared that these functions name.
+    other bases, and another class of a submodule; functions of the user's that were given other code; globals and
+    closures that are numbers, strings, bools or None. What `forward` and the functions of the user's that it calls name
+    may also be an enumeration's member, a type, a function or a tuple, or a list, dict, set or array, which are
+    compared by their items, a helper object or another file of the user's, of which the attributes are compared that
+    these functions name.
 
     Args:
         modules: all submodules of what was captured.
@@ -85,7 +89,7 @@ class Scope:
         ]
         self._add_closures(called)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
-        self._before = self._values()
+        self._before, self._parts = self._values(), self._parts_of_functions()
 
     def unread(self, kind: type, name: str) -> bool:
         """Whether a submodule of a class of the user's has an attribute that no forward looks up.
@@ -117,7 +121,12 @@ class Scope:
             if _attributes(self._classes) != self._attributes:
                 return True
             self._lengths = lengths
+        if not all(map(operator.is_, self._parts_of_functions(), self._parts)):
+            return True
         return self._values() != self._before
+
+    def _parts_of_functions(self) -> list[object]:
+        return list(chain.from_iterable(map(_PARTS, self._called)))
 
     def _values(self) -> list[Any]:
         return [

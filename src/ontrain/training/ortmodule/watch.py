@@ -20,6 +20,7 @@ from ontrain.capture import sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
 from ontrain.training.inspection import inspects
+from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
 from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
@@ -237,7 +238,7 @@ def check_hooks(module: nn.Module) -> None:
                 reason="its backward is part of one graph and calls nothing in between",
                 way_out="register the hook on its parameters or on the ORTModule, which both call it",
             )
-        if any(not inspects(hook) for hook in (*forward.values(), *forward_pre.values())):
+        if not all(inspects(hook) or is_deriving(hook) for hook in (*forward.values(), *forward_pre.values())):
             warnings.warn(
                 f"the forward hooks of submodule {name!r} run while the module is captured and never again: what they "
                 "do to tensors is part of the graph, what they record is of the capture",
