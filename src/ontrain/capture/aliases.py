@@ -129,4 +129,6 @@ class Aliases:
         target = write.args[0]
         if not isinstance(target, fx.Node):
             return False
+        if torch.Tag.inplace_view in getattr(write.target, "tags", ()):  # unsqueeze_ changes this name's view alone
+            return all(canonical(node) is canonical(target) for node in self._family[self._root[target]])
         return all(is_followed(node.target) for node in (*self.path(target), *self.stale(write)))

@@ -269,6 +269,12 @@ def fakes(mode: Any) -> None:
     raise CanaryError("a fake tensor gave a value")
 
 
+def holds_views(implementations: Any) -> None:
+    """It says of slices and of places along an axis what a tensor without values has there."""
+    views = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int
+    expect(all(callable(implementations.get(view)) for view in views), "no functions for views")
+
+
 def dispatches(mode: Any) -> None:
     """Each operator below autograd goes by the mode, until it is disabled."""
     seen: list[str] = []
