@@ -86,7 +86,8 @@ def _isin(elements: Any, test_elements: Any, *options: Any, invert: bool = False
     few = all(isinstance(x, torch.Tensor) for x in (elements, test_elements)) and isinstance(test_elements.numel(), int)
     if options or named.get("out") is not None or not few or test_elements.numel() > _FEW:
         return torch.isin(elements, test_elements, *options, invert=invert, **named)
-    among = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)  # torch's own takes the whole program apart
+    # Torch's own would have the whole program taken apart.
+    among: torch.Tensor = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)
     return ~among if invert else among
 
 

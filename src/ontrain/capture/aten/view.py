@@ -348,7 +348,7 @@ def diagonal(op: AtenBuilder, x: Value, offset: int = 0, dim1: int = 0, dim2: in
 def diagonal_places(op: AtenBuilder, count: Dim, columns: Dim, offset: int) -> Value:
     """Return where the elements of a diagonal lie in a flattened matrix: so many, as int64."""
     first = offset if offset >= 0 else columns * -offset
-    if isinstance(count, int) and isinstance(columns, int):
+    if isinstance(count, int) and isinstance(columns, int) and isinstance(first, int):
         return op.const((first + np.arange(count) * (columns + 1)).astype(np.int64))
     return op.counted(count) * op.scalar(columns + 1) + op.scalar(first)
 
