@@ -47,15 +47,15 @@ def one_size_each() -> Iterator[None]:
 
     def wrap(implementations: Mapping[Any, Any]) -> Mapping[Any, Any]:
         views = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.select.int: 0}
-        return {**implementations, **{view: _remembered(implementations[view], kept, known)
-                                      for view, kept in views.items() if view in implementations}}  # fmt: skip
+        return {**implementations, **{view: _remembered(implementations[view], rank, known)
+                                      for view, rank in views.items() if view in implementations}}  # fmt: skip
 
     with wrapped({"torch._subclasses.fake_impls.op_implementations_dict": wrap}):
         yield
 
 
-def _remembered(own: Callable[..., Any], kept: int, known: dict[Any, tuple[Any, Any]]) -> Callable[..., Any]:
-    """A view's implementation for tensors without values; of its axis it keeps one, or none."""
+def _remembered(own: Callable[..., Any], rank: int, known: dict[Any, tuple[Any, Any]]) -> Callable[..., Any]:
+    """A view's implementation for tensors without values; of the axis it leaves as many as `rank` says."""
 
     def view(mode: Any, function: Any, tensor: Any, dim: int = 0, *places: Any) -> Any:
         numbers = [place.node.expr if isinstance(place, torch.SymInt) else place for place in places]
@@ -66,12 +66,12 @@ def _remembered(own: Callable[..., Any], kept: int, known: dict[Any, tuple[Any, 
         key = (mode.shape_env, function, *(n.node.expr if isinstance(n, torch.SymInt) else n for n in layout), *numbers)
         if key not in known:
             result = own(mode, function, tensor, dim, *places)
-            known[key] = tuple(result.shape[axis : axis + kept]), result.storage_offset()
+            known[key] = tuple(result.shape[axis : axis + rank]), result.storage_offset()
             return result
         sizes, offset = known[key]
         step = tensor.stride(axis) * (places[2] if len(places) > 2 else 1)
         shape = (*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1 :])
-        stride = (*tensor.stride()[:axis], *[step] * kept, *tensor.stride()[axis + 1 :])
+        stride = (*tensor.stride()[:axis], *[step] * rank, *tensor.stride()[axis + 1 :])
         return tensor.as_strided(shape, stride, offset)
 
     return view
