@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import exported_program
 from torch.nn import functional
 
-from ontrain.capture import capture
+from ontrain.capture import capture, program
 from ontrain.capture.aten import aten
 from ontrain.capture.aten.registry import table
 from ontrain.errors import CaptureError
@@ -52,6 +52,48 @@ def test_torch_lists_its_composites_once_for_many_programs(function, monkeypatch
     captured = capture(module, (x,))
     assert not listed
     assert operators(captured)["Transpose"] + operators(captured)["Gemm"] == 1  # of the layer, which stays whole
+    torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
+
+
+def _weights_of_experts(x):
+    weights, experts = x.softmax(-1).topk(2)
+    weights /= weights.sum(-1, keepdim=True)
+    return x + weights.gather(1, experts.clamp(max=1))[:, :1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.special.logit(x.sigmoid(), 0.3) + torch.logit(x.sigmoid()),
+        lambda x: x * torch.isin((x * 2).long(), torch.tensor([[0, 1], [5, 7]])),
+        lambda x: x * torch.isin((x * 2).long(), torch.tensor(1), invert=True),
+        lambda x: x * torch.isin((x * 2).long(), torch.tensor([], dtype=torch.int64)),
+    ],
+    ids=["logit", "among few", "not the number", "among none"],
+)
+def test_what_detectors_ask_has_no_program_taken_apart(function, monkeypatch):
+    apart = []
+    own = program.decomposed
+    monkeypatch.setattr(program, "decomposed", lambda exported: apart.append(1) or own(exported))
+    ours, eager = pair(Calls(function).double())
+    for rows in (2, 4):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+        for module, leaf in zip((ours, eager), leaves, strict=True):
+            module.zero_grad()
+            module(leaf).square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-9, atol=1e-9)
+    assert not apart
+
+
+def test_a_write_to_one_result_of_several_has_no_program_traced_again(monkeypatch):
+    traced = []
+    own = program.functional
+    monkeypatch.setattr(program, "functional", lambda exported: traced.append(1) or own(exported))
+    module, x = Calls(_weights_of_experts), torch.randn(2, 3)
+    captured = capture(module, (x,))
+    assert not traced
     torch.testing.assert_close(run_captured(captured, (x,))[0], module(x))
 
 

@@ -83,6 +83,11 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _is_memory(source: fx.Node, part: fx.Node) -> bool:
+    """Whether a node has memory that its part may lie in: of several results those of views, as `split`, alone have."""
+    return part.target is not operator.getitem or shares(source)
+
+
 class Aliases:
     """The families of tensors that may share memory: a root, its views, views of these.
 
@@ -97,7 +102,10 @@ class Aliases:
         self._family: dict[fx.Node, list[fx.Node]] = {}
         for node in graph.nodes:
             first = node.args[0] if node.args else None
-            self._root[node] = self._root[first] if shares(node) and isinstance(first, fx.Node) else node
+            is_part = node.target is operator.getitem and isinstance(first, fx.Node) and not shares(first)
+            self._root[node] = (
+                self._root[first] if shares(node) and isinstance(first, fx.Node) and not is_part else node
+            )
             self._family.setdefault(self._root[node], []).append(node)
         self.followed = all(self._is_followed(node) for node in graph.nodes if mutates(node))
 
@@ -129,4 +137,6 @@ class Aliases:
         target = write.args[0]
         if not isinstance(target, fx.Node):
             return False
+        if torch.Tag.inplace_view in getattr(write.target, "tags", ()):  # unsqueeze_ changes this name's view alone
+            return all(canonical(node) is canonical(target) for node in self._family[self._root[target]])
         return all(is_followed(node.target) for node in (*self.path(target), *self.stale(write)))

@@ -82,6 +82,15 @@ def _arange(*limits: Any, **options: Any) -> torch.Tensor:
     return torch.arange(*known, **options)  # a fraction that follows from values is asked for
 
 
+def _isin(elements: Any, test_elements: Any, *options: Any, invert: bool = False, **named: Any) -> torch.Tensor:
+    few = all(isinstance(x, torch.Tensor) for x in (elements, test_elements)) and isinstance(test_elements.numel(), int)
+    if options or named.get("out") is not None or not few or test_elements.numel() > _FEW:
+        return torch.isin(elements, test_elements, *options, invert=invert, **named)
+    # Torch's own would have the whole program taken apart.
+    among: torch.Tensor = (elements.unsqueeze(-1) == test_elements.flatten()).any(-1)
+    return ~among if invert else among
+
+
 def _fill_diagonal(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
     rank = input.dim()
     places = [torch.arange(size, device=input.device) for size in input.shape]
@@ -145,6 +154,8 @@ def _sparse_sum(input: torch.Tensor, dim: Any = None, *, dtype: torch.dtype | No
     return summed
 
 
+_FEW = 64
+"""Values that each element is compared with; among more, sorting them is less work."""
 _DATA: Any = torch.Tensor.data
 
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -153,6 +164,7 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
     torch.gru_cell: _gru_cell,
+    torch.isin: _isin,
     torch.lstm_cell: _lstm_cell,
     torch.Tensor.__getitem__: getitem,
     torch.Tensor.__setitem__: setitem,

@@ -104,6 +104,10 @@ class Symbols:
         """Whether each plan has a number for this size, because it follows from shapes, measured ones included."""
         return not isinstance(size, Size) or size.symbols() <= self._known()
 
+    def is_natural(self, size: Size) -> bool:
+        """Whether a size is made of lengths by sums and products, so that it is not below 0 as a number may be."""
+        return size.is_dimension and size.symbols() <= {*self._names.values()}
+
     def learn(self, seen: torch.Tensor, value: ir.Value) -> None:
         """Let a result say the sizes that it is the first to have, where sizes may depend on values.
 

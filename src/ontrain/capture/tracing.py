@@ -29,6 +29,7 @@ from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
 from ontrain.capture.size_texts import texts_of_sizes
 from ontrain.capture.source import is_foreign
+from ontrain.capture.value_slices import one_size_each
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
 
@@ -69,8 +70,8 @@ def tracing(
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), _numbers_of_numpy(), whole,
-                      traced_autograd(), texts_of_sizes(), traced_assignments(), undivided_scans(), answering,
-                      passed_checks(silent, held), equality_by_elements(), EagerDtypes()):  # fmt: skip
+                      traced_autograd(), texts_of_sizes(), traced_assignments(), undivided_scans(), one_size_each(),
+                      answering, passed_checks(silent, held), equality_by_elements(), EagerDtypes()):  # fmt: skip
             stack.enter_context(guard)
         yield
 

@@ -1,17 +1,22 @@
-"""Writes to places that are numbers out of tensors, where torch's tracer takes a slice twice, each time of a new size.
+"""Reads and writes at places that are numbers out of tensors.
 
-h[:n] = 0     →   h[arange(size)[:n]] = 0
-h[n] = 0      →   h[arange(size).select(0, n)] = 0
+h[:n] = 0              →   h[arange(size)[:n]] = 0
+h[n] = 0               →   h[arange(size).select(0, n)] = 0
+v = h[:n]; v.add_(y)       torch takes the slice again behind the write, for autograd: it has the size that v has
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["getitem", "setitem"]
+from ontrain.capture.autograd import traced_here
+from ontrain.internals import wrapped
+
+__all__ = ["getitem", "one_size_each", "setitem"]
 
 
 def getitem(input: torch.Tensor, index: Any) -> Any:
@@ -29,6 +34,47 @@ def setitem(input: torch.Tensor, index: Any, value: Any) -> None:
             places = _places(input, axes[at], parts[at])
             parts[at] = places.reshape([*places.shape, *[1] * rank]) if places.dim() else places
     input[tuple(parts) if isinstance(index, tuple) else parts[0]] = value
+
+
+@contextmanager
+def one_size_each() -> Iterator[None]:
+    """Give a slice the size and the place in memory that the same slice of such a tensor has been given before.
+
+    Torch makes symbols of their own for each: two slices `x[:n]` would not be as long as one another, and autograd,
+    which takes a view again after a write to it, would be refused.
+    """
+    known: dict[Any, tuple[Any, Any]] = {}
+
+    def wrap(implementations: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        views = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.select.int: 0}
+        return {**implementations, **{view: _remembered(implementations[view], rank, known)
+                                      for view, rank in views.items() if view in implementations}}  # fmt: skip
+
+    with wrapped({"torch._subclasses.fake_impls.op_implementations_dict": wrap}):
+        yield
+
+
+def _remembered(own: Callable[..., Any], rank: int, known: dict[Any, tuple[Any, Any]]) -> Callable[..., Any]:
+    """A view's implementation for tensors without values; of the axis it leaves as many as `rank` says."""
+
+    def view(mode: Any, function: Any, tensor: Any, dim: int = 0, *places: Any) -> Any:
+        numbers = [place.node.expr if isinstance(place, torch.SymInt) else place for place in places]
+        if not any(map(_varies, places)) or not traced_here():
+            return own(mode, function, tensor, dim, *places)
+        axis = dim % tensor.dim()
+        layout = [tensor.shape[axis], tensor.stride(axis), tensor.storage_offset()]
+        key = (mode.shape_env, function, *(n.node.expr if isinstance(n, torch.SymInt) else n for n in layout), *numbers)
+        if key not in known:
+            result = own(mode, function, tensor, dim, *places)
+            known[key] = tuple(result.shape[axis : axis + rank]), result.storage_offset()
+            return result
+        sizes, offset = known[key]
+        step = tensor.stride(axis) * (places[2] if len(places) > 2 else 1)
+        shape = (*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1 :])
+        stride = (*tensor.stride()[:axis], *[step] * rank, *tensor.stride()[axis + 1 :])
+        return tensor.as_strided(shape, stride, offset)
+
+    return view
 
 
 def _is_a_number(bound: Any) -> bool:

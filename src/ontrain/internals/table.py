@@ -71,6 +71,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.Tensor.register_hook", "refuse hooks on gradients inside forward", r.registers_hooks,
         "a forward that registers hooks on gradients", replaced=True, callers=("torch.Tensor.register_hook",)),
     Row("torch.ctc_loss", "trace CTC as tensor operators", r.aligns, "capturing a CTC loss", replaced=True),
+    Row("torch._subclasses.fake_impls.op_implementations_dict", "give the same slice the same size",
+        t.holds_views, "a forward that writes through `view = x[:n]` with n out of a tensor", replaced=True),
     Row("torch._meta_registrations._meta_grouped_mm_common", "tell the shape of products of groups in any dtype", None,
         "capturing torch.nn.functional.grouped_mm in another dtype than bfloat16", replaced=True,
         callers=("torch._meta_registrations.meta_grouped_mm",)),

@@ -18,6 +18,7 @@ __all__ = [
     "fakes",
     "fields_of_aliasing",
     "has_no_level",
+    "holds_views",
     "knows_operators",
     "knows_operators_of_instance",
     "leaves_dispatch_modes",
@@ -68,6 +69,12 @@ def fakes(mode: Any) -> None:
         except DataDependentOutputException:
             return
     raise CanaryError("a fake tensor gave a value")
+
+
+def holds_views(implementations: Any) -> None:
+    """It says of slices and of places along an axis what a tensor without values has there."""
+    views = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int
+    expect(all(callable(implementations.get(view)) for view in views), "no functions for views")
 
 
 def dispatches(mode: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 LAYERS = {
@@ -47,3 +48,17 @@ def test_a_batch_may_be_empty(name, empty_first):
         ours(x).square().sum().backward()
         eager(x).square().sum().backward()
         assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+
+
+class TruthOfNone(nn.Module):
+    def forward(self, x, mask):
+        return 2 * x * mask.any(1, keepdim=True) + 3 * x * mask.all(1, keepdim=True) + x * mask.any()
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2])
+def test_none_of_no_elements_is_true_and_all_of_them_are(columns):
+    x, mask = torch.randn(3, 4, dtype=torch.float64), torch.tensor([[False, True], [False, False], [True, True]])
+    leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+    for module, leaf in zip((TruthOfNone(), ORTModule(TruthOfNone())), leaves, strict=True):
+        module(leaf, mask[:, :columns]).square().sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-9, atol=1e-9)

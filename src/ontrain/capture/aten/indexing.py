@@ -150,13 +150,10 @@ def slice_written(
     source = op.cast(source, op.dtype)
     if source_shape[dim] == shape[dim]:
         return source
-    first = 0 if start is None else start
-    if step != 1:
-        return _strided_scatter(op, x, source, dim, first, source_shape, step)
-    if isinstance(first, int) and first < 0:
-        size = shape[dim]
-        first = size + first if isinstance(size, Size) else max(size + first, 0)
     length = source_shape[dim]
+    first = _from_start(op, 0 if start is None else start, shape[dim])
+    if step != 1 or not op.symbols.is_planned(first):
+        return _strided_scatter(op, x, source, dim, first, source_shape, step)
     last = first + length
     parts = [source]
     if first != 0:
@@ -164,6 +161,16 @@ def slice_written(
     if last != shape[dim]:
         parts.append(sliced(op, x, dim, last, 2**63 - 1))
     return op.Concat(*parts, axis=dim) if len(parts) > 1 else source
+
+
+def _from_start(op: AtenBuilder, place: Dim, size: Dim) -> Dim:
+    """A place along an axis of that size, where a negative one counts from the end."""
+    if isinstance(place, int):
+        return place if place >= 0 else size + place if isinstance(size, Size) else max(size + place, 0)
+    if op.symbols.is_natural(place):
+        return place
+    is_negative = Size.call("min", Size.call("max", -place, 0), 1)
+    return Size.call("max", place + is_negative * size, 0)
 
 
 def _strided_scatter(
@@ -181,10 +188,12 @@ def select_scatter(op: AtenBuilder, x: Value, source: Value, dim: int, index: Di
     shape = op.input_shape(0)
     dim %= len(shape)
     size = shape[dim]
-    if isinstance(index, int) and index < 0:
-        index = size + index
+    index = _from_start(op, index, size)
     following = index + 1
     parts = [op.Unsqueeze(op.cast(source, op.dtype), [dim])]
+    if not op.symbols.is_planned(index):
+        is_there = op.Equal(op.counted(size), op.scalar(index))
+        return op.Where(op.Reshape(is_there, [-1 if axis == dim else 1 for axis in range(len(shape))]), *parts, x)
     if index != 0:
         parts.insert(0, sliced(op, x, dim, 0, index))
     if following != size:

@@ -70,7 +70,8 @@ aten("prod.default", "prod.dim_int")(_total("ReduceProd"))
 def _truth(op_type: str) -> Callable[..., Any]:
     def translate(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
         counted = op.Cast(op.cast(x, ir.DataType.BOOL), to=ir.DataType.INT32)
-        return op.Cast(_reduce(op, op_type, counted, dim, keepdim), to=op.dtype)
+        reduced = _reduce(op, op_type, counted, dim, keepdim)
+        return op.cast(op.Greater(reduced, 0), op.dtype)  # the greatest of none is the least number there is
 
     return translate
 

@@ -150,11 +150,10 @@ def diagonal_scatter(op: AtenBuilder, x: Value, source: Value, offset: int = 0, 
     perm = [*axes, dim1 % rank, dim2 % rank]
     rows, columns = shape[perm[-2]], shape[perm[-1]]
     lead = [shape[d] for d in axes]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        raise op.refuse("a diagonal of dimensions that vary", "its places are constants", "fix the dimensions")
-    places = diagonal_places(rows, columns, offset)
+    count = op.input_shape(1)[-1]
+    places = diagonal_places(op, count, columns, offset)
     flat = op.reshape(op.Transpose(x, perm=perm), [*lead, rows * columns], [*lead, rows, columns])
-    index = op.expand(op.const(places), [*lead, len(places)], [len(places)])
+    index = op.expand(places, [*lead, count], [count])
     y = op.ScatterElements(flat, index, op.cast(source, op.dtype), axis=-1)
     back = [perm.index(d) for d in range(rank)]
     return op.Transpose(op.reshape(y, [*lead, rows, columns], []), perm=back)

@@ -89,6 +89,14 @@ def sinc(op: AtenBuilder, x: Value) -> Value:
     return op.Where(middle, one, op.Sin(angle) / angle)
 
 
+@aten("logit", "special_logit")
+def logit(op: AtenBuilder, x: Value, eps: float | None = None) -> Value:
+    """log(x / (1 - x)); with eps of x no nearer to 0 and 1, where it has no slope beyond."""
+    x = op.cast(x, op.dtype)
+    x = x if eps is None else op.Clip(x, op.cast(eps, op.dtype), op.cast(1 - eps, op.dtype))
+    return op.Log(x / (op.cast(1.0, op.dtype) - x))
+
+
 @aten("xlogy", "special_xlogy")
 def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     """x · log y."""

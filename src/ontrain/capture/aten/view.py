@@ -204,19 +204,19 @@ def slice_tensor(
     op: AtenBuilder, x: Value, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: Dim = 1
 ) -> Value:
     if isinstance(step, Size):
-        return _strided(op, x, dim % len(op.shape), start, step)
+        return _strided(op, x, dim % len(op.shape), start, end, step)
     if op.shape == op.input_shape(0) and step == 1:
         return x
     axis = dim % len(op.shape)
     return sliced(op, x, axis, 0 if start is None else start, _END if end is None else end, step)
 
 
-def _strided(op: AtenBuilder, x: Value, axis: int, start: Dim | None, step: Size) -> Value:
-    """Every so many places of x along an axis, where how many is a number that no plan knows."""
-    if start is None or isinstance(start, int) and start < 0:
-        start = 0 if start is None else op.input_shape(0)[axis] + start
-    places = op.counted(op.shape[axis]) * _vector(op, step) + _vector(op, start)
-    return op.Gather(x, places, axis=axis)
+def _strided(op: AtenBuilder, x: Value, axis: int, start: Dim | None, end: Dim | None, step: Size) -> Value:
+    """Every so many places of x between two, where how many is a number that no plan knows."""
+    part = x if start is None and end is None else sliced(op, x, axis, start or 0, _END if end is None else end)
+    length = op.input_shape(0)[axis] if part is x else op.symbols.count(part, axis)
+    places = op.counted((length + step - 1) // step) * _vector(op, step)
+    return op.Gather(part, places, axis=axis)
 
 
 @aten("narrow")
@@ -341,17 +341,16 @@ def diagonal(op: AtenBuilder, x: Value, offset: int = 0, dim1: int = 0, dim2: in
     axes = [d for d in range(rank) if d not in (dim1 % rank, dim2 % rank)]
     perm = [*axes, dim1 % rank, dim2 % rank]
     rows, columns = shape[perm[-2]], shape[perm[-1]]
-    if not isinstance(rows, int) or not isinstance(columns, int):
-        raise op.refuse("a diagonal of dimensions that vary", "its places are constants", "fix the dimensions")
     flat = op.reshape(_permuted(op, x, perm), [*(shape[d] for d in axes), rows * columns], [])
-    return op.Gather(flat, op.const(diagonal_places(rows, columns, offset)), axis=len(axes))
+    return op.Gather(flat, diagonal_places(op, op.shape[-1], columns, offset), axis=len(axes))
 
 
-def diagonal_places(rows: int, columns: int, offset: int) -> np.ndarray[Any, Any]:
-    """Return where the elements of a diagonal lie in a flattened matrix."""
-    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    first = offset if offset >= 0 else -offset * columns
-    return (first + np.arange(count) * (columns + 1)).astype(np.int64)
+def diagonal_places(op: AtenBuilder, count: Dim, columns: Dim, offset: int) -> Value:
+    """Return where the elements of a diagonal lie in a flattened matrix: so many, as int64."""
+    first = offset if offset >= 0 else columns * -offset
+    if isinstance(count, int) and isinstance(columns, int) and isinstance(first, int):
+        return op.const((first + np.arange(count) * (columns + 1)).astype(np.int64))
+    return op.counted(count) * op.scalar(columns + 1) + op.scalar(first)
 
 
 @aten("pixel_shuffle")
