@@ -227,6 +227,43 @@ def test_a_step_that_trains_runs_node_by_node(monkeypatch):
     assert torch.isfinite(loss) and y.shape == (3, 2)
 
 
+def test_half_precision_runs_in_a_row_and_rounds_where_onnxruntime_rounds(rng):
+    """Node by node each result would be rounded; onnxruntime rounds those that leave the row, and some between."""
+    w, bias = rng.standard_normal((8, 8)).astype(np.float16), rng.standard_normal(8).astype(np.float16)
+    middle = [node("Cast", ["b"], ["h"], to=10), node("MatMul", ["h", "w"], ["m"]), node("Add", ["m", "bias"], ["n"]),
+              node("Softmax", ["n"], ["s"]), node("Mul", ["s", "n"], ["p"]), node("Sigmoid", ["p"], ["q"]),
+              node("Cast", ["q"], ["c"], to=1)]  # fmt: skip
+    model, feeds = _chain(rng, middle, weights={"w": w, "bias": bias})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6)
+    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_numbers_quantised_to_16_bits_stay_in_the_row(rng, domain, kind):
+    held = {"s": np.float32(1e-3), "z": kind(7), "w": rng.integers(0, 999, (8, 8), kind), "ws": np.float32(1e-3)}
+    way = {"domain": domain}
+    middle = [node("QuantizeLinear", ["b", "s", "z"], ["q"], **way), node("Transpose", ["q"], ["t"], perm=[1, 0]),
+              node("DequantizeLinear", ["t", "s", "z"], ["d0"], **way), node("Transpose", ["d0"], ["d1"], perm=[1, 0]),
+              node("DequantizeLinear", ["w", "ws", "z"], ["v"], **way), node("MatMul", ["d1", "v"], ["c"])]  # fmt: skip
+    x = rng.standard_normal((2, 8)).astype(np.float32)
+    around = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])], [node("Abs", ["c"], ["e"]), node("Sqrt", ["e"], ["y"])]
+    file = file_of([*around[0], *middle, *around[1]], {"x": x}, held, ["y"], opset=21, microsoft=1 if domain else None)
+    session = assert_as_onnxruntime(file, {"x": x}, rtol=1e-6, atol=1e-6)
+    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+
+
+def test_whole_numbers_of_16_bits_are_added_outside_of_rows(rng):
+    """What does not come of reals is arithmetic of whole numbers."""
+    a, b = rng.integers(-9, 9, (2, 3), np.int16), rng.integers(-9, 9, (2, 3), np.int16)
+    nodes = [node("Add", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Abs", ["d"], ["e"]),
+             node("Sqrt", ["e"], ["f"]), node("Neg", ["f"], ["y"])]  # fmt: skip
+    session = ontrain.InferenceSession(file_of(nodes, {"a": a, "b": b}, {}, ["y"]), providers=TORCH)
+    (y,) = session.run(None, {"a": a, "b": b})
+    np.testing.assert_allclose(y, -np.sqrt(np.abs(a + b)), rtol=1e-6)
+    assert _rows(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
+
+
 def test_quantised_weights_and_numbers_stay_what_onnxruntime_makes_of_them(rng):
     scale, zero = np.float32(0.05), np.uint8(120)
     middle = [node("QuantizeLinear", ["b", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["c"])]

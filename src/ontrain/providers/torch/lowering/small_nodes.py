@@ -45,9 +45,11 @@ Each session holds its own weights, in the order of its kernels.
 _CALL, _NODE, _LOOK = 5.0, 2.0, 0.2
 """Microseconds: of a call of onnxruntime, saved by a node inside it, and spent on one that only looks at memory."""
 _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
-_COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.BOOL, *_BYTE})
+_COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL, *_BYTE})
 """What arithmetic makes in a row. Integers are left out: dividing the least of them by −1 ends the process."""
-_MOVED = _COMPUTED | {ir.DataType.INT64, ir.DataType.INT32}
+_SHORT = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
+"""What is made of reals, by quantisation; there is no arithmetic of such numbers in a row."""
+_MOVED = _COMPUTED | _SHORT | {ir.DataType.INT64, ir.DataType.INT32}
 _JOINED = (Stock.KERNEL, Stock.BODY)
 _BODIES = 8
 """How deep bodies lie in each other at most."""
@@ -183,7 +185,9 @@ def _is_alike(node: ir.Node) -> bool:
     record = record_of(node)
     if is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
         return False
-    results = _COMPUTED if record.computes else _MOVED
+    x = node.inputs[0] if node.inputs else None
+    of_reals = x is not None and x.dtype is not None and x.dtype.is_floating_point()
+    results = _MOVED if not record.computes else _COMPUTED | _SHORT if of_reals else _COMPUTED
     return all(value is None or value.dtype in _MOVED for value in node.inputs) and all(
         value.dtype in results for value in node.outputs if value.uses() or value.is_graph_output()
     )
