@@ -1,4 +1,4 @@
-"""Reals become whole numbers of 8 or 16 bits and back by one call of onnxruntime's kernel, with its numbers, as long as they are few."""
+"""Reals become whole numbers and back by one call of onnxruntime's kernel, with its numbers, while they are few."""
 
 from __future__ import annotations
 

@@ -247,7 +247,10 @@ def test_numbers_quantised_to_16_bits_stay_in_the_row(rng, domain, kind):
               node("DequantizeLinear", ["t", "s", "z"], ["d0"], **way), node("Transpose", ["d0"], ["d1"], perm=[1, 0]),
               node("DequantizeLinear", ["w", "ws", "z"], ["v"], **way), node("MatMul", ["d1", "v"], ["c"])]  # fmt: skip
     x = rng.standard_normal((2, 8)).astype(np.float32)
-    around = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])], [node("Abs", ["c"], ["e"]), node("Sqrt", ["e"], ["y"])]
+    around = (
+        [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])],
+        [node("Abs", ["c"], ["e"]), node("Sqrt", ["e"], ["y"])],
+    )
     file = file_of([*around[0], *middle, *around[1]], {"x": x}, held, ["y"], opset=21, microsoft=1 if domain else None)
     session = assert_as_onnxruntime(file, {"x": x}, rtol=1e-6, atol=1e-6)
     assert calls(session) == _rows(session) and len(_rows(session)) == 1

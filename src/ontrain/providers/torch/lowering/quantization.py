@@ -1,7 +1,7 @@
 """Reals as whole numbers of 8 or 16 bits and back, by onnxruntime's kernels: one call each, where ATen takes up to 22.
 
-Where such numbers are made only to become reals again, as in files with nodes for quantisation around each operator, both ways
-are one call.
+Where such numbers are made only to become reals again, as in files with nodes for quantisation around each operator,
+both ways are one call.
 
 The kernels run on the calling thread. They are faster than ATen's calls on one thread for any size; large tensors are
 left to ATen's threads.
