@@ -19,12 +19,24 @@ from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, f
 from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
+BOUNDS = small_nodes.ALONE
 node = helper.make_node
 
 
 @pytest.fixture(autouse=True)
 def joined(apart, monkeypatch):
     monkeypatch.setenv("ONTRAIN_JOIN", "1")
+    monkeypatch.setattr(small_nodes, "ALONE", small_nodes.BESIDE)  # the same on one thread
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """One thread, and the bounds for it."""
+    monkeypatch.setattr(small_nodes, "ALONE", BOUNDS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _rows(session) -> list[str]:
@@ -61,6 +73,22 @@ def test_a_small_model_is_one_call_and_equals_onnxruntime(rng):
 def test_large_products_keep_their_kernels(rng):
     model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
     assert not _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
+
+
+def test_on_one_thread_larger_products_and_convolutions_stand_in_the_row(rng, alone):
+    model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
+    assert _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4)) == ["onnxruntime_3 Gemm + 3 Softplus"]
+    w = rng.standard_normal((64, 32, 3, 3)).astype(np.float32) / 17
+    conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", strides=[2, 2])
+    model, feeds = _chain(rng, [conv], shape=(2, 32, 57, 57), weights={"w": w})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
+    assert _rows(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+
+
+def test_on_one_thread_the_weights_of_all_rows_have_a_bound(rng, alone):
+    model, feeds = _perceptron(rng, wide=900, layers=12, rows=1)  # of 3.1 MiB each
+    names = calls(assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-4))
+    assert names[0] == "onnxruntime_10 Gemm + 10 Softplus" and len(names) > 1
 
 
 def test_the_weights_of_all_rows_are_few(rng):
