@@ -7,8 +7,8 @@ failure, groups failures by reason and by operator, and counts what passed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import collections
+import dataclasses
 import re
 import sys
 import time

@@ -31,7 +31,6 @@ from ontrain.stock_node import open_model, refused
 __all__ = ["ALONE", "BESIDE", "Row", "Small", "bind_fixed", "emit_joined", "rows_of_small"]
 
 
-
 @dataclass(frozen=True)
 class Small:
     """What a small node has at most, by how many threads there are.
