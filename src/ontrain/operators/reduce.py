@@ -67,7 +67,7 @@ define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Sto
 simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
 define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceLogSumExp", lambda op, x, y: op.Exp(x - y))
-define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.BODY)
+define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceSumSquare", lambda op, x, y: 2 * x)
 
 
