@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import ctypes
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from ontrain.errors import InputError
 from ontrain.stock import stock
 
 onnxruntime = stock()
-__all__ = ["array_of", "ort_value", "speaks_dlpack", "speaks_numpy"]
+__all__ = ["array_of", "element_of", "items_of", "ort_value", "speaks_dlpack", "speaks_numpy"]
 
 Array = np.ndarray[Any, Any]
 _BINDING = frozenset({
@@ -68,3 +70,50 @@ def array_of(value: Any) -> Array:
     dtype, shape = ir.DataType(value.element_type()), value.shape()
     content = ctypes.string_at(value.data_ptr(), (math.prod(shape) * dtype.bitwidth + 7) // 8)
     return onnx.numpy_helper.to_array(onnx.TensorProto(dims=shape, data_type=int(dtype), raw_data=content))
+
+
+def element_of(kind: str) -> Any:
+    """Return the element type, of `onnx_ir`, of a sequence's tensors by the sequence's type."""
+    import onnx_ir as ir
+
+    return ir.DataType[kind.removeprefix("seq(tensor(").removesuffix("))").upper()]
+
+
+def items_of(value: Any) -> list[Array]:
+    """Return the tensors of a value that is a sequence, as arrays.
+
+    onnxruntime's binding makes arrays of a bound sequence only, and its process ends where they hold strings.
+
+    Raises:
+        InputError: it is another kind of value.
+    """
+    if not value.is_tensor_sequence():
+        raise InputError(f"a {value.data_type()} is fed", way_out="feed a sequence of tensors")
+    kind = value.data_type()
+    (length,) = _reader("SequenceLength", kind).run_with_ort_values(["y"], {"items": value})
+    items = list[Array]()
+    for place in range(int(length.numpy())):
+        at = onnxruntime.OrtValue.ortvalue_from_numpy(np.array(place))
+        (item,) = _reader("SequenceAt", kind).run_with_ort_values(["y"], {"items": value, "at": at})
+        items.append(array_of(item))
+    return items
+
+
+@lru_cache(32)
+def _reader(op_type: str, kind: str) -> Any:
+    """A session that reads from a sequence by an operator."""
+    import onnx
+
+    from ontrain.stock_node import open_model
+
+    model = onnx.ModelProto(ir_version=8)
+    model.opset_import.add(version=17)
+    graph = model.graph
+    graph.name = op_type
+    node = graph.node.add(op_type=op_type, input=["items"], output=["y"])
+    graph.input.add(name="items").type.sequence_type.elem_type.tensor_type.elem_type = int(element_of(kind))
+    if op_type == "SequenceAt":
+        node.input.append("at")
+        graph.input.add(name="at").type.tensor_type.elem_type = onnx.TensorProto.INT64
+    graph.output.add(name="y")
+    return open_model(model.SerializeToString(), op_type)

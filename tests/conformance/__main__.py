@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import re
 import sys
 import time
@@ -44,8 +45,8 @@ def main() -> int:
         return 0
     providers = arguments.provider or [TORCH]
     if arguments.rows:
-        for limit in ("_FLOPS", "_BYTES", "_CONVOLUTION_FLOPS", "_CONVOLUTION_BYTES", "_WEIGHT", "_WEIGHTS"):
-            setattr(small_nodes, limit, float("inf"))
+        unbounded = small_nodes.Small(*[float("inf")] * len(dataclasses.fields(small_nodes.Small)))
+        small_nodes.ALONE = small_nodes.BESIDE = unbounded
         small_nodes._CALL = 0
     start = time.perf_counter()
     reasons = {case.name: verdict(case, providers) for case in chosen}

@@ -9,6 +9,7 @@ from typing import Any
 from ontrain.errors import InputError, OptionError
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.stock import stock
+from ontrain.stock_values import array_of, items_of
 
 __all__ = ["IOBinding", "OwnBinding"]
 
@@ -34,8 +35,11 @@ class IOBinding(stock().IOBinding):  # type: ignore[misc]
         Raises:
             InputError: there was no run, where onnxruntime's own would end the process.
         """
-        if not all(value.has_value() for value in self.get_outputs()):
+        values = self.get_outputs()
+        if not all(value.has_value() for value in values):
             raise InputError("the bound outputs have no values", way_out="call session.run_with_iobinding first")
+        if any("tensor(string)" in value.data_type() for value in values):
+            return [_copied(value) for value in values]  # onnxruntime's own would end the process
         arrays: list[Any] = super().copy_outputs_to_cpu()
         return arrays
 
@@ -44,7 +48,7 @@ class OwnBinding(IOBinding):
     """Inputs and outputs of a session that runs on one of ontrain's providers.
 
     Attributes:
-        inputs: tensors of torch by name.
+        inputs: values by name, tensors of torch where they are numbers.
         outputs: by name the memory that the result is to be written to; None for memory of its own.
         results: what the last run gave, in the order in which outputs were bound.
     """
@@ -57,7 +61,7 @@ class OwnBinding(IOBinding):
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an array, which is read at each run."""
-        self.inputs[name] = self._calls.tensor(self._known(name), arr_on_cpu)
+        self.inputs[name] = self._calls.value(self._known(name), arr_on_cpu)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
@@ -67,7 +71,7 @@ class OwnBinding(IOBinding):
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         """Bind an `OrtValue`, which is read at each run."""
-        self.inputs[name] = self._calls.tensor(self._known(name), ortvalue)
+        self.inputs[name] = self._calls.value(self._known(name), ortvalue)
 
     def bind_output(
         self,
@@ -130,8 +134,8 @@ class OwnBinding(IOBinding):
         self._calls.synchronize()
 
     def get_outputs(self) -> list[Any]:
-        """Return the outputs of the last run as `OrtValue`s that share its memory."""
-        return [self._calls.ort_value(result) for result in self.results]
+        """Return the outputs of the last run as `OrtValue`s; those of numbers share its memory."""
+        return list(self._calls.ort_values(self.outputs, self.results)) if self.results else []
 
     def get_outputs_as_ortvaluevector(self) -> Any:
         """Return the outputs of the last run as onnxruntime's vector of values that share its memory."""
@@ -164,6 +168,11 @@ class OwnBinding(IOBinding):
         if name in known:
             return name
         raise also(InputError(f"the model has no {what} {name!r}", way_out=f"it has {', '.join(known)}"), RuntimeError)
+
+
+def _copied(value: Any) -> Any:
+    """A value on the CPU as an array, or a list of arrays."""
+    return items_of(value) if value.is_tensor_sequence() else array_of(value)
 
 
 def _at(device_type: str, device_id: int, element_type: Any, shape: Sequence[int], address: int) -> Any:

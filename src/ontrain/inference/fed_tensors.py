@@ -14,7 +14,7 @@ from ontrain.inference.fed import NUMPY, listed
 from ontrain.inference.stepwise.values import Items, Value
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.stock import stock
-from ontrain.stock_values import array_of, speaks_dlpack
+from ontrain.stock_values import array_of, items_of, speaks_dlpack
 
 __all__ = ["fed_input", "fed_tensor"]
 
@@ -87,6 +87,9 @@ def fed_input(name: str, value: Any, kind: str, device: torch.device) -> Value:
     if kind.startswith("optional("):
         return None if value is None else _item(name, value, inner, device, upstream("InvalidArgument"))
     if kind.startswith("seq("):
+        if isinstance(value, Items):
+            return value
+        value = items_of(value) if isinstance(value, onnxruntime.OrtValue) else value
         if not isinstance(value, list | tuple):
             error = InputError(f"what is fed for {name!r} is no list", way_out=f"the input is of type {kind}")
             raise also(error, RuntimeError)

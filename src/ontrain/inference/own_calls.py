@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ontrain.inference.options import SessionOptions, config_entry
 from ontrain.inference.ort_format import check_stated_format
 from ontrain.inference.overrides import read_model
 from ontrain.inference.runs import Runs
-from ontrain.inference.shared_values import copied_value, numbers, shared_value
+from ontrain.inference.shared_values import copied_value, listed_value, numbers, shared_value, text_value
 from ontrain.inference.stated_shapes import check_stated_shapes
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
@@ -108,7 +108,7 @@ class OwnSession:
     ) -> list[Any]:
         """Run on `OrtValue`s, and return `OrtValue`s that share the memory of the results."""
         results = self._runs.run(output_names, adapted(input_dict_ort_values, run_options), run_options)
-        return [self.ort_value(result) for result in results]
+        return self.ort_values(output_names or [value.name for value in self.get_outputs()], results)
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
         """Run on what is bound."""
@@ -186,12 +186,25 @@ class OwnSession:
             return [self.array(item) for item in result]
         return result if result is None or isinstance(result, dict) else np.asarray(result)
 
-    def ort_value(self, result: Any) -> Any:
-        """Return a result as an `OrtValue` that shares its memory.
+    def ort_values(self, names: Iterable[str], results: Sequence[Any]) -> list[Any]:
+        """Return results as `OrtValue`s, which share the memory of tensors of numbers.
+
+        Args:
+            names: of the outputs.
+            results: of a run, in the same order.
 
         Raises:
-            InputError: it is a sequence, a map, or holds strings.
+            InputError: a result is a map, an empty optional value, or a sequence of unequal maps.
         """
+        kinds = {value.name: value.type for value in self.get_outputs()}
+        return [self._ort_value(result, kinds.get(name, "")) for name, result in zip(names, results, strict=True)]
+
+    def _ort_value(self, result: Any, kind: str) -> Any:
+        if isinstance(result, list):
+            items = [item if isinstance(item, dict) else self._ort_value(item, "") for item in result]
+            return listed_value(items, kind.removeprefix("optional("))
+        if isinstance(result, np.ndarray) and result.dtype.kind in "OUS":
+            return text_value(result)
         if isinstance(result, np.ndarray) and result.dtype.isbuiltin == 2:
             return copied_value(result)  # numbers of a few bits, which torch has no dtype for
         return shared_value(self.as_tensor(result))

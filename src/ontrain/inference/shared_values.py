@@ -1,8 +1,13 @@
-"""Results of ontrain's providers as `OrtValue`s that share their memory where onnxruntime lets them."""
+"""Results of ontrain's providers as `OrtValue`s that share their memory where onnxruntime lets them.
+
+Strings, sequences and maps are copied. onnxruntime's binding makes no value of them, but its kernels do.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,9 +18,10 @@ from ontrain.capture import to_array
 from ontrain.errors import InputError
 from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
-from ontrain.stock_values import array_of as stock_array_of
+from ontrain.stock_node import open_node
+from ontrain.stock_values import array_of as stock_array_of, element_of
 
-__all__ = ["array_of", "copied_value", "memory_of", "numbers", "shared_value"]
+__all__ = ["array_of", "copied_value", "listed_value", "memory_of", "numbers", "shared_value", "text_value"]
 
 
 def shared_value(tensor: torch.Tensor) -> Any:
@@ -37,6 +43,58 @@ def copied_value(array: np.ndarray[Any, Any]) -> Any:
     value = stock().OrtValue.ortvalue_from_shape_and_type(array.shape, int(dtype), "cpu", 0)
     ctypes.memmove(value.data_ptr(), content, len(content))
     return value
+
+
+def text_value(texts: np.ndarray[Any, Any]) -> Any:
+    """Return an `OrtValue` with a copy of strings, which no call of onnxruntime's makes: they are a weight."""
+    return _made(open_node("Identity", (texts.astype(object),), 1, {}), {})
+
+
+def listed_value(values: Sequence[Any], kind: str) -> Any:
+    """Return an `OrtValue` of a sequence.
+
+    Args:
+        values: `OrtValue`s of tensors of one type, or maps with the same keys from whole numbers or strings to reals.
+        kind: the sequence's type, such as "seq(tensor(float))", which says of what it is where it is empty.
+
+    Raises:
+        InputError: the maps differ in their keys, or hold other numbers.
+    """
+    if kind.startswith("seq(map(") or any(isinstance(value, dict) for value in values):
+        return _zipped(values, kind)
+    if not values:
+        return _made(_opened("SequenceEmpty", (), "", (("dtype", int(element_of(kind))),)), {})
+    types = tuple(ir.DataType(value.element_type()) for value in values)
+    return _made(_opened("SequenceConstruct", types, "", ()), {f"i{at}": value for at, value in enumerate(values)})
+
+
+def _zipped(maps: Sequence[dict[Any, Any]], kind: str) -> Any:
+    """A sequence of maps, as the operator ZipMap makes it."""
+    keys = [*maps[0]] if maps else ["" if kind.startswith("seq(map(string") else 0]
+    rows = np.array([[*entry.values()] for entry in maps], np.float32).reshape(len(maps), len(keys))
+    by_text = all(isinstance(key, str) for key in keys)
+    if any([*entry] != keys for entry in maps) or not (by_text or all(isinstance(key, int) for key in keys)):
+        raise also(
+            InputError(
+                "a result is a sequence of maps that differ in their keys", way_out="call run, or copy_outputs_to_cpu"
+            ),
+            RuntimeError,
+        )
+    labels = ("classlabels_strings" if by_text else "classlabels_int64s", tuple(keys))
+    session = _opened("ZipMap", (ir.DataType.FLOAT,), "ai.onnx.ml", (labels,))
+    return _made(session, {"i0": stock().OrtValue.ortvalue_from_numpy(rows)})
+
+
+def _made(session: Any, feeds: dict[str, Any]) -> Any:
+    (value,) = session.run_with_ort_values(["o0"], feeds)
+    return value
+
+
+@lru_cache(32)
+def _opened(
+    op_type: str, types: tuple[ir.DataType, ...], domain: str, attributes: tuple[tuple[str, Any], ...]
+) -> Any:  # fmt: skip
+    return open_node(op_type, types, 1, dict(attributes), domain)
 
 
 def memory_of(value: Any) -> torch.Tensor:
@@ -73,7 +131,7 @@ def numbers(result: Any) -> np.ndarray[Any, Any]:
     if kind is not None or array.dtype.kind in "OUS":
         error = InputError(
             f"a result is {kind or 'an array of strings'}",
-            reason="ontrain's providers make OrtValues and tensors of numbers only",
+            reason="only tensors of numbers become tensors of PyTorch and memory that is shared",
             way_out="call run, or IOBinding.copy_outputs_to_cpu",
         )
         raise also(error, RuntimeError)  # as onnxruntime's, where such a value is asked for its numbers

@@ -67,7 +67,15 @@ def _halves(totals: Sequence[int], upper: bool) -> list[int]:
     return less + more if upper else more + less
 
 
-define("Conv", precision=Precision.HALF, agreeing=_convolution, flops=_conv_flops, convolves=True, stock=Stock.KERNEL)
+define(
+    "Conv",
+    precision=Precision.HALF,
+    agreeing=_convolution,
+    flops=_conv_flops,
+    convolves=True,
+    single=True,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("Conv")
@@ -90,6 +98,7 @@ define(
     agreeing=_convolution,
     flops=_conv_transpose_flops,
     convolves=True,
+    single=True,
     stock=Stock.KERNEL,
 )
 

@@ -25,7 +25,7 @@ define("Equal", POINTWISE, evaluate=lambda a, x, y: x == y, zero_gradient=WHEREV
 define("Greater", POINTWISE, evaluate=lambda a, x, y: x > y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("GreaterOrEqual", POINTWISE, evaluate=lambda a, x, y: x >= y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("IsInf", ELEMENTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
-define("IsNaN", ELEMENTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
+define("IsNaN", ELEMENTWISE, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("Less", POINTWISE, evaluate=lambda a, x, y: x < y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("LessOrEqual", POINTWISE, evaluate=lambda a, x, y: x <= y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("Not", POINTWISE, evaluate=lambda a, x: ~x, zero_gradient=WHEREVER, stock=Stock.KERNEL)

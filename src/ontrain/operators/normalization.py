@@ -88,7 +88,7 @@ def _with_moments(
     return [op.Sum(*parts) if len(parts) > 1 else parts[0], *grads[1:]]
 
 
-define("RMSNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS, overwrites=(0,), stock=Stock.COMPARED)
+define("RMSNormalization", agreeing=broadcast, rows=Rows.FROM_AXIS, overwrites=(0,), stock=Stock.BODY)
 
 
 @gradient("RMSNormalization")

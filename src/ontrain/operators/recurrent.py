@@ -60,6 +60,7 @@ def _layer_flops(node: ir.Node) -> int:
 _LAYER = Operator(
     "",
     recurrent=True,
+    single=True,
     evaluator=Evaluator.IN_PART,
     agreeing=_recurrent,
     smallest=Smallest({"hidden_size": 1}),
@@ -69,7 +70,7 @@ _LAYER = Operator(
 define("GRU", _LAYER)
 define("LSTM", _LAYER)
 define("RNN", _LAYER)
-define("LstmLayer", domain=DOMAIN, flops=_layer_flops)
+define("LstmLayer", domain=DOMAIN, flops=_layer_flops, single=True)
 define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _layer_flops(node))
 
 

@@ -24,7 +24,7 @@ from ontrain.providers.torch.residents import Residents
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import TorchState
 
-__all__ = ["Program", "compile_module", "compile_step"]
+__all__ = ["Program", "compile_module", "compile_step", "serves_by_rows"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,19 @@ class Program:
 def compile_step(graph: ir.Graph, state: TorchState, settings: Settings) -> Program:
     """Compile a graph that runs as a whole; every operator has a lowering, and residents are found in the state."""
     constants = Constants(state.device)
-    # Not where a step trains: its numbers are eager PyTorch's, call by call.
-    joins = settings.joins and settings.tuning is not None and state.device.type == "cpu" and state.is_all_constant
     emitter = Emitter(
         state.device, place_step(graph, state, constants), constants, settings=settings, weights=state.weights,
-        joins=joins,
+        joins=serves_by_rows(state, settings),
     )  # fmt: skip
     return _compile(emitter, (list(graph), []), [v for v in graph.outputs if updates_of(v) is None], [])
+
+
+def serves_by_rows(state: TorchState, settings: Settings) -> bool:
+    """Return whether a graph only serves on a CPU, and may run in rows of small nodes.
+
+    Not where a step trains: its numbers are eager PyTorch's, call by call.
+    """
+    return settings.joins and settings.tuning is not None and state.device.type == "cpu" and state.is_all_constant
 
 
 def compile_module(graph: ir.Graph, residents: Residents, device: torch.device, settings: Settings) -> Program:

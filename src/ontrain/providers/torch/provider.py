@@ -20,7 +20,7 @@ from ontrain.providers.torch.lowering.nodes import why_not, with_bodies
 from ontrain.providers.torch.module_memory import TorchModuleMemory
 from ontrain.providers.torch.prediction import memory_of
 from ontrain.providers.torch.processor import multiplies_bfloat16
-from ontrain.providers.torch.program import compile_step
+from ontrain.providers.torch.program import compile_step, serves_by_rows
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import TorchState
@@ -94,7 +94,8 @@ class TorchExecutionProvider:
 
     def compile(self, model: ir.Model, state: State) -> Plan:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
-        graph, own = with_bodies(model, self._device.type).graph, own_state(state, TorchState, self.name)
+        own = own_state(state, TorchState, self.name)
+        graph = with_bodies(model, self._device.type, widens=serves_by_rows(own, self.settings)).graph
 
         def lower(*, joins: bool = self.settings.joins) -> TorchExecutable:
             settings = replace(self.settings, joins=joins)

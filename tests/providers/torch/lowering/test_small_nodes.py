@@ -19,12 +19,24 @@ from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, f
 from tests.threads import at_once
 
 TORCH = ["TorchExecutionProvider"]
+BOUNDS = small_nodes.ALONE
 node = helper.make_node
 
 
 @pytest.fixture(autouse=True)
 def joined(apart, monkeypatch):
     monkeypatch.setenv("ONTRAIN_JOIN", "1")
+    monkeypatch.setattr(small_nodes, "ALONE", small_nodes.BESIDE)  # the same on one thread
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """One thread, and the bounds for it."""
+    monkeypatch.setattr(small_nodes, "ALONE", BOUNDS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def _rows(session) -> list[str]:
@@ -61,6 +73,22 @@ def test_a_small_model_is_one_call_and_equals_onnxruntime(rng):
 def test_large_products_keep_their_kernels(rng):
     model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
     assert not _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
+
+
+def test_on_one_thread_larger_products_and_convolutions_stand_in_the_row(rng, alone):
+    model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
+    assert _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4)) == ["onnxruntime_3 Gemm + 3 Softplus"]
+    w = rng.standard_normal((64, 32, 3, 3)).astype(np.float32) / 17
+    conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", strides=[2, 2])
+    model, feeds = _chain(rng, [conv], shape=(2, 32, 57, 57), weights={"w": w})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
+    assert _rows(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+
+
+def test_on_one_thread_the_weights_of_all_rows_have_a_bound(rng, alone):
+    model, feeds = _perceptron(rng, wide=900, layers=12, rows=1)  # of 3.1 MiB each
+    names = calls(assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-4))
+    assert names[0] == "onnxruntime_10 Gemm + 10 Softplus" and len(names) > 1
 
 
 def test_the_weights_of_all_rows_are_few(rng):
@@ -225,6 +253,46 @@ def test_a_step_that_trains_runs_node_by_node(monkeypatch):
         loss, y = trainer.train_step(torch.randn(3, 8), torch.randn(3, 2))
         trainer.eval_step(torch.randn(2, 8), torch.randn(2, 2))
     assert torch.isfinite(loss) and y.shape == (3, 2)
+
+
+def test_half_precision_runs_in_a_row_and_rounds_where_onnxruntime_rounds(rng):
+    """Node by node each result would be rounded; onnxruntime rounds those that leave the row, and some between."""
+    w, bias = rng.standard_normal((8, 8)).astype(np.float16), rng.standard_normal(8).astype(np.float16)
+    middle = [node("Cast", ["b"], ["h"], to=10), node("MatMul", ["h", "w"], ["m"]), node("Add", ["m", "bias"], ["n"]),
+              node("Softmax", ["n"], ["s"]), node("Mul", ["s", "n"], ["p"]), node("Sigmoid", ["p"], ["q"]),
+              node("Cast", ["q"], ["c"], to=1)]  # fmt: skip
+    model, feeds = _chain(rng, middle, weights={"w": w, "bias": bias})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6)
+    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+@pytest.mark.parametrize("kind", [np.uint16, np.int16])
+def test_numbers_quantised_to_16_bits_stay_in_the_row(rng, domain, kind):
+    held = {"s": np.float32(1e-3), "z": kind(7), "w": rng.integers(0, 999, (8, 8), kind), "ws": np.float32(1e-3)}
+    way = {"domain": domain}
+    middle = [node("QuantizeLinear", ["b", "s", "z"], ["q"], **way), node("Transpose", ["q"], ["t"], perm=[1, 0]),
+              node("DequantizeLinear", ["t", "s", "z"], ["d0"], **way), node("Transpose", ["d0"], ["d1"], perm=[1, 0]),
+              node("DequantizeLinear", ["w", "ws", "z"], ["v"], **way), node("MatMul", ["d1", "v"], ["c"])]  # fmt: skip
+    x = rng.standard_normal((2, 8)).astype(np.float32)
+    around = (
+        [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])],
+        [node("Abs", ["c"], ["e"]), node("Sqrt", ["e"], ["y"])],
+    )
+    file = file_of([*around[0], *middle, *around[1]], {"x": x}, held, ["y"], opset=21, microsoft=1 if domain else None)
+    session = assert_as_onnxruntime(file, {"x": x}, rtol=1e-6, atol=1e-6)
+    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+
+
+def test_whole_numbers_of_16_bits_are_added_outside_of_rows(rng):
+    """What does not come of reals is arithmetic of whole numbers."""
+    a, b = rng.integers(-9, 9, (2, 3), np.int16), rng.integers(-9, 9, (2, 3), np.int16)
+    nodes = [node("Add", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Abs", ["d"], ["e"]),
+             node("Sqrt", ["e"], ["f"]), node("Neg", ["f"], ["y"])]  # fmt: skip
+    session = ontrain.InferenceSession(file_of(nodes, {"a": a, "b": b}, {}, ["y"]), providers=TORCH)
+    (y,) = session.run(None, {"a": a, "b": b})
+    np.testing.assert_allclose(y, -np.sqrt(np.abs(a + b)), rtol=1e-6)
+    assert _rows(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
 
 
 def test_quantised_weights_and_numbers_stay_what_onnxruntime_makes_of_them(rng):

@@ -11,6 +11,7 @@ from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import find_lowering
+from ontrain.providers.torch.lowering.single_layers import in_single, is_of_halves
 from ontrain.providers.torch.lowering.small_nodes import Row, bind_fixed, emit_joined, rows_of_small
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
@@ -24,15 +25,24 @@ def why_not(node: ir.Node) -> str | None:
     return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
 
 
-def with_bodies(model: ir.Model, device: str = "cpu") -> ir.Model:
-    """Replace operators that have no lowering for a type of device by their bodies, ours or the specification's."""
+def with_bodies(model: ir.Model, device: str = "cpu", *, widens: bool = False) -> ir.Model:
+    """Replace operators that have no lowering for a type of device by their bodies, ours or the specification's.
+
+    Args:
+        model: what is to be lowered.
+        device: the type of device.
+        widens: whether layers of halves are computed in single precision, see `single_layers`.
+    """
 
     def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
+        if widens and is_of_halves(node):
+            return in_single(op, node, inputs)
         if find_lowering(node, device) is not None:
             return signed(op, node, inputs)
         return expand(op, node, inputs)
 
-    if any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs):
+    unsigned = any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs)
+    if unsigned or (widens and any(map(is_of_halves, model.graph))):
         model = rebuild(model, body)
     left = _without_lowering(model, device)
     while left:

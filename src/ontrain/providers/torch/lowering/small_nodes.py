@@ -28,26 +28,41 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.stock_calls import emit_session
 from ontrain.stock_node import open_model, refused
 
-__all__ = ["Row", "bind_fixed", "emit_joined", "rows_of_small"]
+__all__ = ["ALONE", "BESIDE", "Row", "Small", "bind_fixed", "emit_joined", "rows_of_small"]
 
-_FLOPS, _BYTES = 5e5, 1 << 15
-"""Operations of a small node, and bytes of a value that it reads or writes, at most.
 
-What is larger is faster in ATen's kernels, even on one thread.
-"""
-_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES = 4e6, 1 << 19
-"""Those of a small convolution, whose call costs five times as much as another."""
-_WEIGHT, _WEIGHTS = 1 << 19, 4 << 20
-"""Bytes of a small node's weight, and of those of all rows of a plan, at most.
+@dataclass(frozen=True)
+class Small:
+    """What a small node has at most, by how many threads there are.
 
-Each session holds its own weights, in the order of its kernels.
-"""
+    Attributes:
+        flops: operations.
+        nbytes: of a value that it reads or writes.
+        convolution_flops, convolution_nbytes: those of a convolution, whose call costs five times as much as another.
+        weight, weights: bytes of its weight, and of those of all rows of a plan: each session holds its own weights, in
+            the order of its kernels.
+    """
+
+    flops: float
+    nbytes: int
+    convolution_flops: float
+    convolution_nbytes: int
+    weight: int
+    weights: int
+
+
+BESIDE = Small(5e5, 1 << 15, 4e6, 1 << 19, 1 << 19, 4 << 20)
+"""What is larger is faster in kernels that run on several threads."""
+ALONE = Small(1e8, 8 << 20, 1e8, 8 << 20, 4 << 20, 32 << 20)
+"""On one thread onnxruntime's products take as long as oneDNN's, and its convolutions half as long."""
 _CALL, _NODE, _LOOK = 5.0, 2.0, 0.2
 """Microseconds: of a call of onnxruntime, saved by a node inside it, and spent on one that only looks at memory."""
 _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
-_COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.BOOL, *_BYTE})
+_COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL, *_BYTE})
 """What arithmetic makes in a row. Integers are left out: dividing the least of them by −1 ends the process."""
-_MOVED = _COMPUTED | {ir.DataType.INT64, ir.DataType.INT32}
+_SHORT = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
+"""What is made of reals, by quantisation; there is no arithmetic of such numbers in a row."""
+_MOVED = _COMPUTED | _SHORT | {ir.DataType.INT64, ir.DataType.INT32}
 _JOINED = (Stock.KERNEL, Stock.BODY)
 _BODIES = 8
 """How deep bodies lie in each other at most."""
@@ -121,10 +136,11 @@ def _is_weight(e: Emitter, value: ir.Value) -> bool:
 
 def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
     """Yield nodes in their order, small ones together."""
+    most = ALONE if torch.get_num_threads() == 1 else BESIDE
     weights, row = 0, list[ir.Node]()
     for node in nodes:
         more = _weight_bytes(e, node)
-        if weights + more <= _WEIGHTS and _is_small(e, node):
+        if weights + more <= most.weights and _is_small(e, node, most):
             weights += more
             row.append(node)
             continue
@@ -165,13 +181,15 @@ def _looks(node: ir.Node) -> bool:
     return places is not None and places.const_value is not None and not places.const_value.numpy().ndim
 
 
-def _is_small(e: Emitter, node: ir.Node) -> bool:
+def _is_small(e: Emitter, node: ir.Node, most: Small) -> bool:
     record = record_of(node)
     if node in e.placement.skipped or not _is_alike(node):
         return False
-    flops, size = (_CONVOLUTION_FLOPS, _CONVOLUTION_BYTES) if record.convolves else (_FLOPS, _BYTES)
+    flops, size = most.flops, most.nbytes
+    if record.convolves:
+        flops, size = most.convolution_flops, most.convolution_nbytes
     for value in node.inputs:
-        if value is not None and not _fits(value, _WEIGHT if _never_changes(e, value) else size):
+        if value is not None and not _fits(value, most.weight if _never_changes(e, value) else size):
             return False
     if not all(_fits(value, size) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
         return False
@@ -183,15 +201,18 @@ def _is_alike(node: ir.Node) -> bool:
     record = record_of(node)
     if is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
         return False
-    results = _COMPUTED if record.computes else _MOVED
+    x = node.inputs[0] if node.inputs else None
+    of_reals = x is not None and x.dtype is not None and x.dtype.is_floating_point()
+    results = _MOVED if not record.computes else _COMPUTED | _SHORT if of_reals else _COMPUTED
     return all(value is None or value.dtype in _MOVED for value in node.inputs) and all(
         value.dtype in results for value in node.outputs if value.uses() or value.is_graph_output()
     )
 
 
 def _pads_by_size(node: ir.Node) -> bool:
-    """Whether pads follow from sizes: onnxruntime resolves them as if windows had no gaps."""
-    return str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
+    """Whether pads follow from sizes, and windows have gaps: onnxruntime resolves them as if there were none."""
+    by_size = str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
+    return by_size and any(gap > 1 for gap in node.attributes.get_ints("dilations", ()) or ())
 
 
 def _fits(value: ir.Value, size: int) -> bool:

@@ -59,20 +59,21 @@ def emit_stock(
 
 def emit_stock_row(
     e: Emitter, steps: Sequence[tuple[str, Mapping[str, Any]]], operands: Sequence[Sequence[Buf | None]],
-    result: ir.Value,
+    result: ir.Value, domain: str = "",
 ) -> None:  # fmt: skip
     """Emit operators, each of which reads first what the one before it makes, as one call.
 
     Args:
         e: what they are emitted with.
-        steps: operators of the standard with their attributes.
+        steps: operators with their attributes.
         operands: their inputs in order; of all but the first operator without the first input.
         result: the value that the last one makes.
+        domain: of the operators.
     """
     kinds = tuple(tuple(None if buf is None else from_torch_dtype(buf.dtype) for buf in bufs) for bufs in operands)
     told = tuple((op_type, tuple(sorted(stated.items()))) for op_type, stated in steps)
     bufs = {f"i{row}_{at}": buf for row, own in enumerate(operands) for at, buf in enumerate(own) if buf is not None}
-    emit_session(e, "_".join(op_type for op_type, _ in steps), _row(told, kinds), bufs, {"o": result})
+    emit_session(e, "_".join(op_type for op_type, _ in steps), _row(told, kinds, domain), bufs, {"o": result})
 
 
 def emit_session(
@@ -102,14 +103,16 @@ def emit_session(
 
 @lru_cache(64)
 def _row(
-    steps: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...], kinds: tuple[tuple[ir.DataType | None, ...], ...]
-) -> Any:
+    steps: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...], kinds: tuple[tuple[ir.DataType | None, ...], ...],
+    domain: str,
+) -> Any:  # fmt: skip
     inputs = {f"i{row}_{at}": kind for row, own in enumerate(kinds) for at, kind in enumerate(own) if kind is not None}
     nodes = list[Step]()
     for row, ((op_type, stated), own) in enumerate(zip(steps, kinds, strict=True)):
         names = ["" if kind is None else f"i{row}_{at}" for at, kind in enumerate(own)]
         before = [f"v{row - 1}"] if row else []
-        nodes.append(Step(op_type, before + names, ["o" if row == len(steps) - 1 else f"v{row}"], dict(stated)))
+        results = ["o" if row == len(steps) - 1 else f"v{row}"]
+        nodes.append(Step(op_type, before + names, results, dict(stated), domain))
     return open_nodes(nodes, inputs, ["o"])
 
 
