@@ -21,8 +21,8 @@ MUTANTS = [
     mutant(TORCH + "small_nodes.py", "if is_random(node) or record", "if record", TORCH + "test_small_nodes.py"),
     mutant(
         TORCH + "small_nodes.py",
-        "weights + more <= _WEIGHTS and _is_small(e, node)",
-        "_is_small(e, node)",
+        "weights + more <= most.weights and _is_small(e, node, most)",
+        "_is_small(e, node, most)",
         TORCH + "test_small_nodes.py",
     ),
     # The second and later blocks of a mask would be the first again: 2²¹ decisions, then the same.
