@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from ontrain.capture.aliases import Aliases
+from ontrain.capture.aliases import Aliases, mutates
 from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
@@ -26,6 +26,8 @@ _NEAR = 0.75
 """How alike the names of operators are of which one is named in place of another."""
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
+_LOSING = (torch.ops.aten.unfold.default, torch.ops.aten.view.dtype)
+"""Views. Torch takes what lies between windows for zeros, and gradients for ones that go through a view of bits."""
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL = ("cond", "while_loop", "scan")
 BRANCHES = "ontrain.branches"
@@ -40,8 +42,11 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     """
     simplify_questions(program)
     if _casts(program.graph_module):
+        _refuse_lost_writes(program.graph_module.graph)
         program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
+    if _missing(graph) or not _followed(graph):
+        _refuse_lost_writes(graph)
     if _missing(graph):
         program = decomposed(program)
         graph = flat_graph(program.graph_module)
@@ -54,6 +59,22 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     if missing:
         raise _missing_error(missing[0])
     return program, graph
+
+
+def _refuse_lost_writes(graph: fx.Graph) -> None:
+    """Refuse writes through views that torch, which follows what is not followed here, follows otherwise than eager."""
+    aliases = Aliases(graph)
+    for write in filter(mutates, graph.nodes):
+        target = write.args[0]
+        for view in aliases.path(target) if isinstance(target, fx.Node) else ():
+            if view.target in _LOSING:
+                raise CaptureError(
+                    f"a write through {operator_name(view.target)} that cannot be followed",
+                    node=node_text(write),
+                    source=source_line(write),
+                    reason="torch's trace would leave other values or gradients than eager PyTorch",
+                    way_out="write to the tensor itself, or to a slice of it",
+                )
 
 
 def _casts(module: fx.GraphModule) -> bool:

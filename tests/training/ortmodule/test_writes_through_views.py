@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
 VIEWS = {
@@ -24,6 +25,10 @@ VIEWS = {
     "of a transposed view": lambda h, n: h.mT[..., n:].select(0, -1),
     "of a diagonal": lambda h, n: h[:, :n].diagonal(-1, 1, 2),
     "of a diagonal from the start": lambda h, n: torch.diagonal(h, 1, 0, 1),
+    "windows without gaps": lambda h, n: h.unfold(1, 2, 2),
+    "windows with gaps": lambda h, n: h.unfold(1, 2, 3),
+    "windows of rows": lambda h, n: h.unfold(0, 1, 2),
+    "a window of a transposed view": lambda h, n: h.mT.unfold(1, 2, 3)[..., 1],
     "of a column": lambda h, n: h.unsqueeze(0)[0, :, n - 1 : 2 * n].movedim(0, 1),
 }
 WRITES = {
@@ -110,3 +115,26 @@ def test_two_equal_slices_up_to_a_number_out_of_a_tensor_are_as_long_as_one_anot
         for module, leaf in zip((Twice(), ours), leaves, strict=True):
             module(leaf, torch.tensor(n)).square().sum().backward()
         torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("view", "said"),
+    [
+        (lambda h: h.unfold(1, 3, 1), "windows that may overlap"),
+        (lambda h: h.view(h.dtype), "a write through view that cannot be followed"),
+        # What has no translation leaves the program to torch's own way to follow writes.
+        (lambda h: torch.renorm(h, 2, 0, 9.0).unfold(1, 2, 3), "a write through unfold that cannot be followed"),
+    ],
+    ids=["overlapping windows", "bits", "beside what has no translation"],
+)
+def test_what_cannot_be_followed_is_refused(view, said):
+    class Writing(nn.Module):
+        def forward(self, x):
+            h = x.tanh() * 1
+            written = view(h)
+            written.mul_(2)
+            return h + written.sum()
+
+    x = torch.randn(2, 6, 4, dtype=torch.float64)
+    with pytest.raises(CaptureError, match=said):
+        ORTModule(Writing())(x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ontrain.capture.aten.complex import Complex
@@ -44,6 +45,24 @@ def _permute(op: AtenBuilder, x: Value, new: Value, dims: Sequence[int]) -> Valu
     return op.Transpose(new, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
+def _unfold(op: AtenBuilder, x: Value, new: Value, dimension: int, size: Dim, step: Dim) -> Value:
+    """Rows of x, its axis put first, with those of the windows; a step may leave rows between them as they are."""
+    shape = op.input_shape(0)
+    if not shape:
+        return op.reshape(new, [], op.shape)
+    if not isinstance(size, int) or not isinstance(step, int) or size > step:
+        raise op.refuse("a write to windows that may overlap", "their order is not said", "write to each place once")
+    rank, axis = len(shape), dimension % len(shape)
+    others = [d for d in range(rank) if d != axis]
+    starts = op.Unsqueeze(op.counted(op.shape[axis]) * np.int64(step), [1])
+    places = op.Reshape(starts + np.arange(size, dtype=np.int64), [-1, 1])
+    rows = op.Transpose(new, perm=[axis, rank, *others])
+    sizes = [shape[d] for d in others]
+    rows = op.reshape(rows, [op.shape[axis] * size, *sizes], [op.shape[axis], size, *sizes])
+    written = op.ScatterND(op.Transpose(x, perm=[axis, *others]), places, rows)
+    return op.Transpose(written, perm=[1 + others.index(d) if d != axis else 0 for d in range(rank)])
+
+
 _aten = torch.ops.aten
 _WRITES: dict[Any, Callable[..., Value]] = {
     _aten.select.int: _select,
@@ -59,6 +78,7 @@ _WRITES: dict[Any, Callable[..., Value]] = {
     _aten.mT.default: _transpose,
     _aten.t.default: _transpose,
     _aten.permute.default: _permute,
+    _aten.unfold.default: _unfold,
     _aten.alias.default: lambda op, x, new: new,
     _aten.detach.default: lambda op, x, new: new,  # of a dtype without gradients: see capture/detached.py
 }
