@@ -17,7 +17,7 @@ STEP = "providers/torch/lowering/test_optimizer.py"
 NORMS, TUNING, TORCH = "providers/torch/test_norms.py", "providers/test_tuning.py", "providers/torch/lowering/"
 
 MUTANTS = [
-    mutant(TORCH + "small_nodes.py", "session.run(None, zeros)", "pass", TORCH + "test_small_nodes.py"),
+    mutant(TORCH + "joined_rows.py", "session.run(None, zeros)", "pass", TORCH + "test_joined_rows.py"),
     mutant(TORCH + "small_nodes.py", "if is_random(node) or record", "if record", TORCH + "test_small_nodes.py"),
     mutant(
         TORCH + "small_nodes.py",

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import helper, numpy_helper
 
 import ontrain
-from ontrain.internals import without_function_modes
 from ontrain.providers.torch.lowering import nodes as lowering, small_nodes
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
-from tests.threads import at_once
+from tests.providers.torch.lowering.small_models import chain, perceptron, rows_among_calls
 
 TORCH = ["TorchExecutionProvider"]
 BOUNDS = small_nodes.ALONE
 node = helper.make_node
-
-
-@pytest.fixture(autouse=True)
-def joined(apart, monkeypatch):
-    monkeypatch.setenv("ONTRAIN_JOIN", "1")
-    monkeypatch.setattr(small_nodes, "ALONE", small_nodes.BESIDE)  # the same on one thread
+pytestmark = pytest.mark.usefixtures("joined")
 
 
 @pytest.fixture
@@ -39,61 +30,37 @@ def alone(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def _rows(session) -> list[str]:
-    return [name for name in calls(session) if name.startswith("onnxruntime_") and " + " in name]
-
-
-def _perceptron(rng, *, wide=16, layers=4, rows=2):
-    x = rng.standard_normal((rows, wide)).astype(np.float32)
-    weights, nodes, at = {}, [], "x"
-    for i in range(layers):
-        weights[f"w{i}"] = rng.standard_normal((wide, wide)).astype(np.float32) / wide**0.5
-        weights[f"b{i}"] = rng.standard_normal(wide).astype(np.float32)
-        nodes.append(node("Gemm", [at, f"w{i}", f"b{i}"], [f"h{i}"], name=f"layer{i}"))
-        nodes.append(node("Softplus", [f"h{i}"], [f"y{i}"], name=f"bend{i}"))
-        at = f"y{i}"
-    return file_of(nodes, {"x": x}, weights, [at]), {"x": x}
-
-
-def _chain(rng, middle, shape=(2, 8), weights=None):
-    """Two operators, what is given, and two more."""
-    x = rng.standard_normal(shape).astype(np.float32)
-    around = (
-        [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])],
-        [node("Abs", ["c"], ["d"]), node("Sqrt", ["d"], ["y"])],
-    )
-    return file_of([*around[0], *middle, *around[1]], {"x": x}, weights or {}, ["y"], opset=20), {"x": x}
-
-
 def test_a_small_model_is_one_call_and_equals_onnxruntime(rng):
-    session = assert_as_onnxruntime(*_perceptron(rng), rtol=1e-6, atol=1e-6)
+    session = assert_as_onnxruntime(*perceptron(rng), rtol=1e-6, atol=1e-6)
     assert calls(session) == ["onnxruntime_4 Gemm + 4 Softplus"]
 
 
 def test_large_products_keep_their_kernels(rng):
-    model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
-    assert not _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
+    model, feeds = perceptron(rng, wide=600, layers=3, rows=8)
+    assert not rows_among_calls(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
 
 
 def test_on_one_thread_larger_products_and_convolutions_stand_in_the_row(rng, alone):
-    model, feeds = _perceptron(rng, wide=600, layers=3, rows=8)
-    assert _rows(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4)) == ["onnxruntime_3 Gemm + 3 Softplus"]
+    model, feeds = perceptron(rng, wide=600, layers=3, rows=8)
+    assert rows_among_calls(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4)) == [
+        "onnxruntime_3 Gemm + 3 Softplus"
+    ]
     w = rng.standard_normal((64, 32, 3, 3)).astype(np.float32) / 17
     conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", strides=[2, 2])
-    model, feeds = _chain(rng, [conv], shape=(2, 32, 57, 57), weights={"w": w})
+    model, feeds = chain(rng, [conv], shape=(2, 32, 57, 57), weights={"w": w})
     session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
-    assert _rows(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+    assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
 
 
 def test_on_one_thread_the_weights_of_all_rows_have_a_bound(rng, alone):
-    model, feeds = _perceptron(rng, wide=900, layers=12, rows=1)  # of 3.1 MiB each
+    model, feeds = perceptron(rng, wide=900, layers=12, rows=1)  # of 3.1 MiB each
     names = calls(assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-4))
     assert names[0] == "onnxruntime_10 Gemm + 10 Softplus" and len(names) > 1
 
 
 def test_the_weights_of_all_rows_are_few(rng):
     """Sessions hold weights in an order of their own, beside the model's."""
-    model, feeds = _perceptron(rng, wide=256, layers=24, rows=1)
+    model, feeds = perceptron(rng, wide=256, layers=24, rows=1)
     session = assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-5)
     assert calls(session)[0] == "onnxruntime_15 Gemm + 15 Softplus"  # of 263,168 bytes each
 
@@ -102,26 +69,9 @@ def test_a_large_node_parts_two_rows(rng):
     wide = rng.standard_normal((8, 40_000)).astype(np.float32) / 200
     tall = np.ascontiguousarray(wide.T)
     middle = [node("MatMul", ["b", "wide"], ["m"]), node("MatMul", ["m", "tall"], ["c0"]), node("Sin", ["c0"], ["c"])]
-    model, feeds = _chain(rng, [node("Sin", ["b"], ["b0"]), *middle][1:], weights={"wide": wide, "tall": tall})
+    model, feeds = chain(rng, [node("Sin", ["b"], ["b0"]), *middle][1:], weights={"wide": wide, "tall": tall})
     session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
-    assert _rows(session) == ["onnxruntime_Sin + Abs + Sqrt"]
-
-
-def test_what_onnxruntime_refuses_when_it_runs_has_other_kernels(rng, monkeypatch):
-    """It takes such a convolution, and fails at the first run; the standard has it."""
-    monkeypatch.setattr(small_nodes, "_pads_by_size", lambda node: False)  # else it is kept out before
-    w = rng.standard_normal((3, 2, 2)).astype(np.float32)
-    conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", dilations=[2])
-    model, feeds = _chain(rng, [conv], shape=(1, 2, 9), weights={"w": w})
-    with pytest.raises(Exception, match="Dilation not supported"):
-        onnxruntime.InferenceSession(model).run(None, feeds)
-    session = ontrain.InferenceSession(model, providers=TORCH)
-    (y,) = session.run(None, feeds)
-    assert not _rows(session)
-    padded = np.pad(-np.exp(feeds["x"][0]), ((0, 0), (1, 1)))
-    windows = np.stack([padded[:, i : i + 3 : 2] for i in range(9)])
-    wanted = np.sqrt(np.abs(np.einsum("tck,mck->mt", windows, w)))
-    np.testing.assert_allclose(y[0], wanted, rtol=1e-5, atol=1e-5)
+    assert rows_among_calls(session) == ["onnxruntime_Sin + Abs + Sqrt"]
 
 
 def test_whole_numbers_are_not_divided_in_a_row():
@@ -134,61 +84,25 @@ def test_whole_numbers_are_not_divided_in_a_row():
         session.run(None, {"a": a, "b": b})
     (y,) = session.run(None, {"a": a, "b": -2 * b})
     np.testing.assert_allclose(y, -np.sqrt(np.full((2, 3), 2.0**30)), rtol=1e-6)
-    assert _rows(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
+    assert rows_among_calls(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
 
 
 def test_random_numbers_are_drawn_by_torch(rng):
     nodes = [node("Dropout", ["b", "ratio", "on"], ["c"], seed=3)]
-    model, feeds = _chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(True)})
+    model, feeds = chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(True)})
     session = ontrain.InferenceSession(model, providers=TORCH)
     a, b = (session.run(None, feeds)[0] for _ in range(2))
-    assert (a == 0).any() and (a != b).any() and not _rows(session)  # two draws
+    assert (a == 0).any() and (a != b).any() and not rows_among_calls(session)  # two draws
     off = ontrain.InferenceSession(
-        _chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(False)})[0], providers=TORCH
+        chain(rng, nodes, weights={"ratio": np.float32(0.5), "on": np.bool_(False)})[0], providers=TORCH
     )
     np.testing.assert_allclose(off.run(None, feeds)[0], np.sqrt(np.exp(feeds["x"])), rtol=1e-6)
-    assert len(_rows(off)) == 1
-
-
-def test_what_follows_from_weights_alone_is_computed_once_for_all_plans(rng):
-    weights = {name: rng.standard_normal((8, 8)).astype(np.float32) for name in "pq"}
-    nodes = [
-        node("Concat", ["p", "q"], ["pq"], axis=0), node("Exp", ["pq"], ["w"]), node("Transpose", ["p"], ["t"]),
-        node("MatMul", ["x", "t"], ["h"]), node("Gemm", ["h", "w"], ["y"], transB=1),
-    ]  # fmt: skip
-    x = rng.standard_normal((2, 8)).astype(np.float32)
-    proto = onnx.load_from_string(file_of(nodes, {"x": x}, weights, ["y"]))
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    options = ontrain.SessionOptions()
-    options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    session = ontrain.InferenceSession(
-        proto.SerializeToString(), options, providers=TORCH, disabled_optimizers=["FoldWeights"]
-    )
-    for n in (2, 3, 70):
-        x = rng.standard_normal((n, 8)).astype(np.float32)
-        wanted = x @ weights["p"].T @ np.exp(np.concatenate([weights["p"], weights["q"]])).T
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=1e-4, atol=1e-4)
-    for plan in session._own._session._planner.plans.values():
-        names = [call.node.op_type for call in plan.executable.current._program]
-        assert not any("Concat" in name or "Exp" in name for name in names)
-
-
-def test_a_row_is_traced_node_by_node(rng):
-    model, feeds = _perceptron(rng)
-    session = ontrain.InferenceSession(model, providers=TORCH)
-    (y,) = session.run(None, feeds)
-    (plan,) = session._own._session._planner.plans.values()
-    outputs, times = plan.executable.trace({"x": torch.from_numpy(feeds["x"])})
-    assert sum("Softplus" in time.operator for time in times) == 4
-    np.testing.assert_allclose(outputs["y3"].numpy(), y, rtol=1e-6)
-    with without_function_modes():
-        (call,) = plan.executable.current.trace({"x": torch.from_numpy(feeds["x"])})[1]
-    assert call.name == ", ".join(f"layer{i}, bend{i}" for i in range(4))
+    assert len(rows_among_calls(off)) == 1
 
 
 @pytest.mark.parametrize("off", ["ONTRAIN_JOIN", "ONTRAIN_TUNE", "level"])
 def test_rows_can_be_turned_off(rng, monkeypatch, off):
-    model, feeds = _perceptron(rng)
+    model, feeds = perceptron(rng)
     options = ontrain.SessionOptions()
     if off == "level":
         options.graph_optimization_level = ontrain.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -196,47 +110,13 @@ def test_rows_can_be_turned_off(rng, monkeypatch, off):
         monkeypatch.setenv(off, "0")
     session = ontrain.InferenceSession(model, options, providers=TORCH)
     session.run(None, feeds)
-    assert not _rows(session)
+    assert not rows_among_calls(session)
 
 
 def test_a_word_that_is_no_switch_is_refused(monkeypatch):
     monkeypatch.setenv("ONTRAIN_JOIN", "2")
     with pytest.raises(ontrain.OptionError, match="join is 2"):
         ontrain.providers.get_provider(*TORCH)
-
-
-def test_an_index_out_of_range_is_named(rng):
-    nodes = [node("Gather", ["b", "i"], ["g"], axis=1), node("Sin", ["g"], ["c"])]
-    x = rng.standard_normal((2, 8)).astype(np.float32)
-    around = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b"])], [node("Abs", ["c"], ["y"])]
-    i = np.array([1, 3, -1])
-    session = ontrain.InferenceSession(
-        file_of([*around[0], *nodes, *around[1]], {"x": x, "i": i}, {}, ["y"]), providers=TORCH
-    )
-    (y,) = session.run(None, {"x": x, "i": i})
-    np.testing.assert_allclose(y, np.abs(np.sin(-np.exp(x))[:, i]), rtol=1e-5, atol=1e-6)
-    with pytest.raises(ontrain.ProviderError, match="Gather"):
-        session.run(None, {"x": x, "i": np.array([1, 8, 0])})
-
-
-def test_threads_share_a_row_at_many_sizes(rng):
-    model, _ = _perceptron(rng)
-    proto = onnx.load_from_string(model)
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
-    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
-    stock = onnxruntime.InferenceSession(proto.SerializeToString())
-    fed = [rng.standard_normal((n, 16)).astype(np.float32) for n in range(1, 9)]
-    wanted, wrong = [stock.run(None, {"x": x})[0] for x in fed], []
-
-    def work(start):
-        for turn in range(60):
-            at = (start + turn) % len(fed)
-            (y,) = session.run(None, {"x": fed[at]})
-            if not np.allclose(y, wanted[at], rtol=1e-5, atol=1e-6):
-                wrong.append(at)
-
-    at_once(*(functools.partial(work, i) for i in range(8)))
-    assert not wrong
 
 
 def test_a_step_that_trains_runs_node_by_node(monkeypatch):
@@ -261,9 +141,9 @@ def test_half_precision_runs_in_a_row_and_rounds_where_onnxruntime_rounds(rng):
     middle = [node("Cast", ["b"], ["h"], to=10), node("MatMul", ["h", "w"], ["m"]), node("Add", ["m", "bias"], ["n"]),
               node("Softmax", ["n"], ["s"]), node("Mul", ["s", "n"], ["p"]), node("Sigmoid", ["p"], ["q"]),
               node("Cast", ["q"], ["c"], to=1)]  # fmt: skip
-    model, feeds = _chain(rng, middle, weights={"w": w, "bias": bias})
+    model, feeds = chain(rng, middle, weights={"w": w, "bias": bias})
     session = assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6)
-    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+    assert calls(session) == rows_among_calls(session) and len(rows_among_calls(session)) == 1
 
 
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
@@ -281,7 +161,7 @@ def test_numbers_quantised_to_16_bits_stay_in_the_row(rng, domain, kind):
     )
     file = file_of([*around[0], *middle, *around[1]], {"x": x}, held, ["y"], opset=21, microsoft=1 if domain else None)
     session = assert_as_onnxruntime(file, {"x": x}, rtol=1e-6, atol=1e-6)
-    assert calls(session) == _rows(session) and len(_rows(session)) == 1
+    assert calls(session) == rows_among_calls(session) and len(rows_among_calls(session)) == 1
 
 
 def test_whole_numbers_of_16_bits_are_added_outside_of_rows(rng):
@@ -292,14 +172,14 @@ def test_whole_numbers_of_16_bits_are_added_outside_of_rows(rng):
     session = ontrain.InferenceSession(file_of(nodes, {"a": a, "b": b}, {}, ["y"]), providers=TORCH)
     (y,) = session.run(None, {"a": a, "b": b})
     np.testing.assert_allclose(y, -np.sqrt(np.abs(a + b)), rtol=1e-6)
-    assert _rows(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
+    assert rows_among_calls(session) == ["onnxruntime_Cast + Abs + Sqrt + Neg"]
 
 
 def test_quantised_weights_and_numbers_stay_what_onnxruntime_makes_of_them(rng):
     scale, zero = np.float32(0.05), np.uint8(120)
     middle = [node("QuantizeLinear", ["b", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["c"])]
-    model, feeds = _chain(rng, middle, weights={"s": scale, "z": zero})
-    assert len(_rows(assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6))) == 1
+    model, feeds = chain(rng, middle, weights={"s": scale, "z": zero})
+    assert len(rows_among_calls(assert_as_onnxruntime(model, feeds, rtol=1e-6, atol=1e-6))) == 1
     assert numpy_helper.to_array(onnx.load_from_string(model).graph.initializer[0]) == scale
 
 
@@ -324,48 +204,11 @@ def test_statistics_of_a_batch_are_no_part_of_a_row(rng):
 def test_windows_with_gaps_and_pads_by_size_are_no_part_of_a_row(rng, op_type):
     """onnxruntime resolves such pads as if there were no gaps."""
     pool = node(op_type, ["b"], ["c"], kernel_shape=[3], dilations=[2], strides=[2], auto_pad="SAME_UPPER")
-    model, feeds = _chain(rng, [pool], shape=(1, 2, 9))
+    model, feeds = chain(rng, [pool], shape=(1, 2, 9))
     session = ontrain.InferenceSession(model, providers=TORCH)
     (y,) = session.run(None, feeds)
-    assert not any("Pool" in row for row in _rows(session))
+    assert not any("Pool" in row for row in rows_among_calls(session))
     x = -np.exp(feeds["x"][0])
     places = [[p for p in (i - 2, i, i + 2) if 0 <= p < 9] for i in range(0, 9, 2)]  # 5 windows, pads 2 and 2
     pooled = np.stack([(x[:, p].max(-1) if op_type == "MaxPool" else x[:, p].mean(-1)) for p in places], -1)
     np.testing.assert_allclose(y[0], np.sqrt(np.abs(pooled)), rtol=1e-5)
-
-
-def test_an_operand_that_is_left_out_at_the_end(rng):
-    """An empty name for the bias ends the process in onnxruntime's kernel."""
-    layer = node("LayerNormalization", ["b", "s", ""], ["c"])
-    model, feeds = _chain(rng, [layer], weights={"s": np.ones(8, np.float32)})
-    session = ontrain.InferenceSession(model, providers=TORCH)
-    (y,) = session.run(None, feeds)
-    b = -np.exp(feeds["x"])
-    normal = (b - b.mean(-1, keepdims=True)) / np.sqrt(b.var(-1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(y, np.sqrt(np.abs(normal)), rtol=1e-3, atol=1e-4)
-    assert _rows(session)
-
-
-def _of_weights(nodes, weights, x):
-    """A session that folds nothing while it loads."""
-    return ontrain.InferenceSession(
-        file_of(nodes, {"x": x}, weights, ["y"]), providers=TORCH, disabled_optimizers=["FoldWeights"]
-    )
-
-
-def test_what_is_drawn_over_weights_is_drawn_in_each_run(rng):
-    weights = {"w": np.ones((4, 8), np.float32), "ratio": np.float32(0.5), "on": np.bool_(True)}
-    x = rng.standard_normal((4, 8)).astype(np.float32)
-    nodes = [node("Dropout", ["w", "ratio", "on"], ["d"]), node("Exp", ["d"], ["e"]), node("Mul", ["x", "e"], ["y"])]
-    session = _of_weights(nodes, weights, x)
-    a, b = (session.run(None, {"x": x})[0] for _ in range(2))
-    assert (a != b).any()
-
-
-def test_whole_numbers_of_weights_are_not_divided_by_onnxruntime(rng):
-    """The least number by −1 ends the process there."""
-    weights = {"a": np.full(8, np.iinfo(np.int32).min, np.int32), "b": np.full(8, -1, np.int32)}
-    x = rng.standard_normal((4, 8)).astype(np.float32)
-    nodes = [node("Div", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Mul", ["x", "d"], ["y"])]
-    with pytest.raises(ontrain.OntrainError, match="least integer"):
-        _of_weights(nodes, weights, x).run(None, {"x": x})

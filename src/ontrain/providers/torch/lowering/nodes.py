@@ -10,9 +10,10 @@ from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.joined_rows import bind_fixed, emit_joined
 from ontrain.providers.torch.lowering.registry import find_lowering
 from ontrain.providers.torch.lowering.single_layers import in_single, is_of_halves
-from ontrain.providers.torch.lowering.small_nodes import Row, bind_fixed, emit_joined, rows_of_small
+from ontrain.providers.torch.lowering.small_nodes import Row, rows_of_small
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
 __all__ = ["lower_nodes", "why_not", "with_bodies"]

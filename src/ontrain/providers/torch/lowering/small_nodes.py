@@ -1,34 +1,25 @@
-"""Small nodes in a row as one call of onnxruntime.
+"""Which nodes are small, and stand together in rows that onnxruntime runs as one call each.
 
-A call from Python takes a microsecond or two, and many a node of a small model takes less. So what stands together in a
-graph that only serves runs as one call: the nodes become a model of their own, whose session onnxruntime optimises.
-Its kernels run on the calling thread. Larger nodes keep the kernels of ATen and oneDNN, which run on all threads.
+A call from Python takes a microsecond or two, and many a node of a small model takes less. Larger nodes keep the
+kernels of ATen and oneDNN, which run on all threads; onnxruntime's run on the calling thread. `joined_rows` makes the
+calls.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakValueDictionary
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.capture import to_array
-from ontrain.errors import GraphError, ProviderError
-from ontrain.functions import expand, node_flops
-from ontrain.graph import Builder, annotate, blamed_on, clone_value, is_random, model_of, name_of, rebuild
-from ontrain.operators import DOMAIN, Indexes, Stock, record_of, static_dims
+from ontrain.functions import node_flops
+from ontrain.graph import is_random
+from ontrain.operators import Indexes, Stock, record_of, static_dims
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.stock_calls import emit_session
-from ontrain.stock_node import open_model, refused
 
-__all__ = ["ALONE", "BESIDE", "Row", "Small", "bind_fixed", "emit_joined", "rows_of_small"]
+__all__ = ["ALONE", "BESIDE", "Row", "Small", "is_alike", "rows_of_small"]
 
 
 @dataclass(frozen=True)
@@ -64,12 +55,6 @@ _SHORT = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 """What is made of reals, by quantisation; there is no arithmetic of such numbers in a row."""
 _MOVED = _COMPUTED | _SHORT | {ir.DataType.INT64, ir.DataType.INT32}
 _JOINED = (Stock.KERNEL, Stock.BODY)
-_BODIES = 8
-"""How deep bodies lie in each other at most."""
-_UNFUSED = "session.disable_quant_qdq"
-"""Kernels that onnxruntime makes of nodes for quantisation saturate on some processors."""
-_sessions: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
-"""By what they run, for as long as a plan has them."""
 
 
 @dataclass(frozen=True)
@@ -83,55 +68,6 @@ class Row:
 
     nodes: Iterable[ir.Node]
     joined: bool = False
-
-
-def bind_fixed(e: Emitter, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Compute, once for all plans of the session, what follows from its weights alone; return the other nodes.
-
-    Weights in another shape or order of axes stay what they are: views.
-    """
-    row = _fixed_by_weights(e, nodes)
-    inputs, results = _inputs_of(row), _results_of(row)
-    model = _model(row, inputs, results, {}) if row else None
-    if model is None:
-        return [*nodes]
-    tensors = {value.name or "": e.unchanging(e.value(value)) for value in inputs}
-
-    def computed() -> list[torch.Tensor]:
-        feeds = {name: to_array(tensor.contiguous()) for name, tensor in tensors.items() if tensor is not None}
-        return [torch.from_numpy(array) for array in _opened(model).run(None, feeds)]
-
-    sources = [tensor for tensor in tensors.values() if tensor is not None]
-    form = ir.to_proto(model).SerializeToString()
-    try:
-        derived = e.weights(e.value(inputs[0])).derived(form, sources, computed)
-    except ProviderError:
-        return [*nodes]
-    for value, tensor in zip(results, derived, strict=True):
-        e.bind_unchanging(value, tensor)
-    done = set(row)
-    return [node for node in nodes if node not in done]
-
-
-def _fixed_by_weights(e: Emitter, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    fixed = dict[ir.Value, ir.Node]()
-    wanted = set[ir.Value]()
-    for node in nodes:
-        operands = [value for value in node.inputs if value is not None and value.const_value is None]
-        if operands and _is_alike(node) and all(v in fixed or _is_weight(e, v) for v in operands):
-            fixed.update(dict.fromkeys(node.outputs, node))
-            if not record_of(node).is_view:
-                wanted.update(node.outputs)
-    row = list[ir.Node]()
-    for node in reversed(dict.fromkeys(fixed.values())):
-        if any(value in wanted for value in node.outputs):
-            wanted.update(value for value in node.inputs if value is not None)
-            row.append(node)
-    return row[::-1]
-
-
-def _is_weight(e: Emitter, value: ir.Value) -> bool:
-    return value.is_graph_input() and e.is_weight(e.raw(value))
 
 
 def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
@@ -183,7 +119,7 @@ def _looks(node: ir.Node) -> bool:
 
 def _is_small(e: Emitter, node: ir.Node, most: Small) -> bool:
     record = record_of(node)
-    if node in e.placement.skipped or not _is_alike(node):
+    if node in e.placement.skipped or not is_alike(node):
         return False
     flops, size = most.flops, most.nbytes
     if record.convolves:
@@ -196,7 +132,7 @@ def _is_small(e: Emitter, node: ir.Node, most: Small) -> bool:
     return node_flops(node).total <= flops
 
 
-def _is_alike(node: ir.Node) -> bool:
+def is_alike(node: ir.Node) -> bool:
     """Whether onnxruntime computes a node as ontrain does, without an end of the process for any number."""
     record = record_of(node)
     if is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
@@ -234,106 +170,3 @@ def _weight_bytes(e: Emitter, node: ir.Node) -> int:
         if value is not None and value.dtype is not None and value.shape is not None and value.shape.is_static()
         and _never_changes(e, value)
     )  # fmt: skip
-
-
-def emit_joined(e: Emitter, nodes: Iterable[ir.Node]) -> bool:
-    """Emit nodes as one call; return False, and emit nothing, where they have to be lowered one by one."""
-    row = [*nodes]
-    inputs = _inputs_of(row)
-    if not all(map(e.computed, inputs)):
-        return False  # whoever makes one of them leaves it to a lowering of its reader
-    operands = {value: e.value(value) for value in inputs}
-    fixed = {value: tensor for value, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
-    if not all(buf.meta.is_contiguous() for value, buf in operands.items() if value not in fixed):
-        return False  # what lies in another order, as images with channels last do, would be copied
-    results = _results_of(row)
-    model = _model(row, inputs, results, fixed)
-    if model is None:
-        return False
-    try:
-        session = _opened(model)
-    except ProviderError:
-        return False
-    e.node, e.joined = _stand_in(row, inputs), True
-    names = [value.name or "" for value in model.graph.outputs]
-    fed = {value.name or "": buf for value, buf in operands.items() if value not in fixed}
-    emit_session(e, e.node.op_type, session, fed, dict(zip(names, results, strict=True)))
-    return True
-
-
-def _inputs_of(row: Sequence[ir.Node]) -> list[ir.Value]:
-    inside = {value for node in row for value in node.outputs}
-    outside = (v for node in row for v in node.inputs if v is not None and v not in inside and v.const_value is None)
-    return [*dict.fromkeys(outside)]
-
-
-def _results_of(row: Sequence[ir.Node]) -> list[ir.Value]:
-    """What others read of a row."""
-    members = set(row)
-    return [
-        value for node in row for value in node.outputs
-        if value.is_graph_output() or any(use.node not in members for use in value.uses())
-    ]  # fmt: skip
-
-
-def _model(
-    row: Sequence[ir.Node], inputs: Sequence[ir.Value], results: Sequence[ir.Value],
-    fixed: Mapping[ir.Value, torch.Tensor],
-) -> ir.Model | None:  # fmt: skip
-    """A row in onnxruntime's operators, with what never changes as constants; None where they do not suffice."""
-    arrays = {value: to_array(tensor.contiguous()) for value, tensor in fixed.items()}
-    fed = [value for value in inputs if value not in fixed]
-    try:
-        with blamed_on(row[0], "small nodes cannot run together", ProviderError):
-            model = model_of(row, fed, results, "small", rewrite=_body, values=arrays, typed=True)
-            for _ in range(_BODIES):
-                if all(record_of(node).stock is Stock.KERNEL for node in model.graph):
-                    for node in model.graph:
-                        _drop_absent(node)
-                    return model
-                model = rebuild(model, _body, typed=True)
-    except (GraphError, ProviderError):
-        pass
-    return None
-
-
-def _drop_absent(node: ir.Node) -> None:
-    """Drop operands that are left out at the end: an empty name there ends the process in LayerNormalization."""
-    while node.inputs and node.inputs[-1] is None:
-        node.resize_inputs(len(node.inputs) - 1)
-
-
-def _body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
-    return expand(op, node, inputs) if record_of(node).stock is not Stock.KERNEL else None
-
-
-def _opened(model: ir.Model) -> Any:
-    """A session that may be another plan's, too; it ran once, for onnxruntime refuses some nodes only then.
-
-    Raises:
-        ProviderError: onnxruntime refuses the model.
-    """
-    model.graph.opset_imports.pop(DOMAIN, None)
-    for domain in {node.domain for node in model.graph if node.domain}:
-        model.graph.opset_imports[domain] = 1
-    content = ir.to_proto(model).SerializeToString()
-    key = hashlib.blake2b(content).digest()
-    session = _sessions.get(key)
-    if session is None:
-        session = open_model(content, "small nodes", settings={_UNFUSED: "1"})
-        zeros = {v.name: np.zeros(static_dims(v), v.dtype.numpy()) for v in model.graph.inputs if v.dtype is not None}
-        try:
-            session.run(None, zeros)
-        except Exception as error:  # onnxruntime's errors share no base but Exception
-            raise refused("small nodes", error) from error
-        _sessions[key] = session
-    return session
-
-
-def _stand_in(row: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> ir.Node:
-    """A node that tells of the row where calls are listed; it is in no graph."""
-    counts = Counter(node.op_type for node in row)
-    told = [op_type if count == 1 else f"{count} {op_type}" for op_type, count in counts.items()]
-    node = ir.Node("", " + ".join(told), [clone_value(value) for value in inputs], num_outputs=0)
-    annotate(node, None, None, ", ".join(dict.fromkeys(filter(None, map(name_of, row)))))
-    return node
