@@ -13,6 +13,7 @@ from onnx import helper
 
 import ontrain
 from ontrain.internals import without_function_modes
+from ontrain.providers.torch.lowering import small_nodes
 from tests.providers.torch.lowering.files import file_of
 from tests.providers.torch.lowering.small_models import chain, perceptron, rows_among_calls
 from tests.threads import at_once
