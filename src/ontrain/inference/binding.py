@@ -61,7 +61,8 @@ class OwnBinding(IOBinding):
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an array, which is read at each run."""
-        self.inputs[name] = self._calls.value(self._known(name), arr_on_cpu)
+        fed = self._calls.tensor if arr_on_cpu is None else self._calls.value  # None is no array, whatever the input
+        self.inputs[name] = fed(self._known(name), arr_on_cpu)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
