@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
+from ontrain.capture.lists import over_lists
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.source import user_frame
 from ontrain.capture.ways_out import BROKEN
@@ -34,7 +35,8 @@ _COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
 def decomposed(program: ExportedProgram) -> ExportedProgram:
     """Return the program with the operators that have no translation written in others; the rest stays whole."""
     known = _known_to(program)
-    return _rewritten(program, known.decompositions, known.translated)
+    lists = over_lists(_operators(program))
+    return _rewritten(program, {**known.decompositions, **lists}, known.translated)
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
