@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import capture
+from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -249,3 +250,54 @@ def test_a_function_that_calls_another_passes_all_of_its_gradient(straight):
         module(x).backward()
     assert_same_gradients(ours, eager, **DOUBLE)
     assert eager.weight.grad.abs().min() > 1e-3
+
+
+class KeptTogether(torch.autograd.Function):
+    """Complex numbers laid out anew; the backward is the derivative."""
+
+    @staticmethod
+    def forward(x):
+        return x.clone()
+
+    @staticmethod
+    def setup_context(context, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.clone()
+
+
+class Turned(KeptTogether):
+    """The same with another gradient than the derivative."""
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.conj()
+
+
+class Spectrum(nn.Module):
+    """A function of what the Fourier transform of a layer's output is."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(4, 6)
+
+    def forward(self, x):
+        return torch.view_as_real(self.function.apply(torch.fft.rfft(self.layer(x))))
+
+
+def test_gradients_flow_through_a_function_of_complex_numbers():
+    ours, eager = pair(Spectrum(KeptTogether).double())
+    for rows in (2, 3):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module(x).pow(3).sum().backward()
+        assert eager.layer.weight.grad.abs().max() > 0
+        assert_same_gradients(ours, eager)
+
+
+def test_a_backward_of_its_own_for_complex_numbers_is_refused():
+    ours, _ = pair(Spectrum(Turned).double())
+    with pytest.raises(CaptureError, match="Turned has complex tensors"):
+        ours(torch.randn(2, 4, dtype=torch.float64))

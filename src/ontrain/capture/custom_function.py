@@ -99,6 +99,9 @@ class OwnBackward:
             self._setup(context, args, returned)
         _set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
         results = list(returned) if isinstance(returned, tuple) else [returned]
+        self._refuse_complex([x for x, wants in zip(args, context.needs_input_grad, strict=True) if wants])
+        if any(context.needs_input_grad):
+            self._refuse_complex([y for y in results if context.flows_through(y)])
         places = [at for at, y in enumerate(results) if context.takes_adjoint(y)]
         ys = [results[at] for at in places]
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
@@ -116,6 +119,14 @@ class OwnBackward:
             results[at] = results[at].detach()
         self._marked.append(left)
         return tuple(results) if isinstance(returned, tuple) else results[0]
+
+    def _refuse_complex(self, values: Sequence[Any]) -> None:
+        if any(isinstance(value, torch.Tensor) and value.is_complex() for value in values):
+            raise CaptureError(
+                f"the autograd function {self._name} has complex tensors, and a backward that is not its derivative",
+                reason="the adjoints that a graph hands to such a backward are real",
+                way_out="have it take and return torch.view_as_real(x), with torch.view_as_complex within",
+            )
 
     def setup_context(self, context: Any, inputs: Any, output: Any) -> None:
         """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
@@ -260,11 +271,11 @@ class _Context:
 
     def takes_adjoint(self, y: Any) -> bool:
         """Whether a result of the forward is one that gradients flow back from."""
-        return (
-            isinstance(y, torch.Tensor)
-            and y.is_floating_point()
-            and all(y is not constant for constant in self._constant)
-        )
+        return self.flows_through(y) and bool(y.is_floating_point())
+
+    def flows_through(self, y: Any) -> bool:
+        """Whether a result of the forward is a tensor that is not marked as one without a gradient."""
+        return isinstance(y, torch.Tensor) and all(y is not constant for constant in self._constant)
 
     def __getattr__(self, name: str) -> Any:
         if name in _CONTEXT:
@@ -312,13 +323,17 @@ def _agree_on(function: type[torch.autograd.Function], sample: Sequence[Any]) ->
 
 def _is_double(result: torch.Tensor | None) -> bool:
     """Whether a result was computed in double precision: not all of its numbers have their place in single."""
-    return result is not None and result.dtype is torch.float64 and not torch.equal(result, result.float().double())
+    if result is None or result.dtype not in (torch.float64, torch.complex128):
+        return False
+    single = torch.complex64 if result.is_complex() else torch.float32
+    return not torch.equal(result, result.to(single).to(result.dtype))
 
 
 def _doubled(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32:
+    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.complex64):
         return value
-    return value.detach().double().requires_grad_(value.requires_grad)
+    wide = torch.complex128 if value.is_complex() else torch.float64
+    return value.detach().to(wide).requires_grad_(value.requires_grad)
 
 
 class _RealTensors(TorchDispatchMode):
@@ -362,9 +377,10 @@ def _random(value: Any, scale: float, generator: torch.Generator) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     shape = [size if isinstance(size, int) else size.node.hint for size in value.shape]
-    if not value.dtype.is_floating_point:
+    if not value.dtype.is_floating_point and not value.dtype.is_complex:
         return torch.randint(2, shape, generator=generator, device="cpu").to(value.dtype)
-    sample = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu") * scale
+    kind = torch.complex64 if value.dtype.is_complex else torch.float32
+    sample = torch.randn(shape, generator=generator, dtype=kind, device="cpu") * scale
     return sample.to(value.dtype).requires_grad_(value.requires_grad)
 
 
@@ -375,9 +391,14 @@ def _gradients(run: Any, sample: Sequence[Any], size: float) -> list[torch.Tenso
     active = [t for t in outputs if t.requires_grad]
     if not active:
         return None
-    weights = [(torch.linspace(0.5, 1.5, t.numel(), device="cpu") * size).view(t.shape).to(t.dtype) for t in active]
+    weights = [_weights(t, size) for t in active]
     gradients = torch.autograd.grad(active, wanted, weights, allow_unused=True)
     return [*[t.detach() for t in outputs], *[None if g is None else g / size for g in gradients]]
+
+
+def _weights(result: torch.Tensor, size: float) -> torch.Tensor:
+    weights = (torch.linspace(0.5, 1.5, result.numel(), device="cpu") * size).view(result.shape)
+    return (torch.complex(weights, weights / 3) if result.is_complex() else weights).to(result.dtype)
 
 
 def _close(a: torch.Tensor | None, b: torch.Tensor | None, tolerance: float) -> bool:

@@ -43,7 +43,7 @@ def _placewise(target: OpOverload, single: Callable[..., Any], *arguments: Any, 
     """Call an operator of single tensors with the values of each place; what is no list is the same for all."""
     expected = target._schema.arguments
     named = {argument.name: value for argument, value in zip(expected, arguments, strict=False)} | options
-    values = {argument.name: named.get(argument.name, argument.default_value) for argument in expected}
+    values: dict[str, Any] = {argument.name: named.get(argument.name, argument.default_value) for argument in expected}
     count = len(values[expected[0].name])
     return [
         single(**{name: value[place] if isinstance(value, (list, tuple)) else value for name, value in values.items()})
