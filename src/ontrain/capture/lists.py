@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ontrain.internals import OpOverload
+from ontrain.internals import OpOverload, of
 
 __all__ = ["over_lists"]
 
@@ -28,10 +28,15 @@ def over_lists(operators: Iterable[OpOverload]) -> dict[OpOverload, Callable[...
     return {target: functools.partial(_placewise, target, single) for target, single in rows if single is not None}
 
 
+def _schema(target: OpOverload) -> Any:
+    return of("torch._ops.OpOverload._schema", target)
+
+
 def _of_one_place(target: OpOverload) -> Callable[..., Any] | None:
     """What an operator over lists does to the tensors of one place; None if it is none, or writes in place."""
-    name = target._schema.name.partition("::")[2]
-    if not name.startswith(_PREFIX) or target._schema.is_mutable:
+    schema = _schema(target)
+    name = schema.name.partition("::")[2]
+    if not name.startswith(_PREFIX) or schema.is_mutable:
         return None
     if name == "_foreach_norm":  # of all numbers of a tensor, which `norm` of one tensor has in another form
         return lambda self, ord, dtype: torch.linalg.vector_norm(self, ord, dtype=dtype)
@@ -41,7 +46,7 @@ def _of_one_place(target: OpOverload) -> Callable[..., Any] | None:
 
 def _placewise(target: OpOverload, single: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
     """Call an operator of single tensors with the values of each place; what is no list is the same for all."""
-    expected = target._schema.arguments
+    expected = _schema(target).arguments
     named = {argument.name: value for argument, value in zip(expected, arguments, strict=False)} | options
     values: dict[str, Any] = {argument.name: named.get(argument.name, argument.default_value) for argument in expected}
     count = len(values[expected[0].name])
@@ -53,7 +58,7 @@ def _placewise(target: OpOverload, single: Callable[..., Any], *arguments: Any, 
 
 def _called(single: Any, **values: Any) -> Any:
     """Call an operator with values in its arguments' order; what it takes by name alone is handed over by name."""
-    forms = [getattr(single, overload)._schema.arguments for overload in single.overloads()]
+    forms = [_schema(getattr(single, overload)).arguments for overload in single.overloads()]
     arguments = next(form for form in forms if len(form) >= len(values))
     options = {argument.name: value for argument, value in zip(arguments, values.values(), strict=False)
                if argument.kwarg_only}  # fmt: skip
