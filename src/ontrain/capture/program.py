@@ -67,7 +67,7 @@ def _refuse_lost_writes(graph: fx.Graph) -> None:
     for write in filter(mutates, graph.nodes):
         target = write.args[0]
         for view in aliases.path(target) if isinstance(target, fx.Node) else ():
-            if view.target in _LOSING:
+            if view.target in _LOSING and not _fills(view):
                 raise CaptureError(
                     f"a write through {operator_name(view.target)} that cannot be followed",
                     node=node_text(write),
@@ -75,6 +75,16 @@ def _refuse_lost_writes(graph: fx.Graph) -> None:
                     reason="torch's trace would leave other values or gradients than eager PyTorch",
                     way_out="write to the tensor itself, or to a slice of it",
                 )
+
+
+def _fills(view: fx.Node) -> bool:
+    """Whether windows lie side by side from the first place of an axis to the last, so that none is left out."""
+    if view.target is not _LOSING[0] or not isinstance(view.args[0], fx.Node):
+        return False
+    dimension, size, step = view.args[1:4]
+    shape = view.args[0].meta["val"].shape
+    length = shape[dimension] if shape else 1
+    return all(isinstance(n, int) for n in (length, size, step)) and size == step and length % size == 0
 
 
 def _casts(module: fx.GraphModule) -> bool:
