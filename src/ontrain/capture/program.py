@@ -81,10 +81,10 @@ def _fills(view: fx.Node) -> bool:
     """Whether windows lie side by side from the first place of an axis to the last, so that none is left out."""
     if view.target is not _LOSING[0] or not isinstance(view.args[0], fx.Node):
         return False
-    dimension, size, step = view.args[1:4]
     shape = view.args[0].meta["val"].shape
-    length = shape[dimension] if shape else 1
-    return all(isinstance(n, int) for n in (length, size, step)) and size == step and length % size == 0
+    numbers: list[Any] = [shape[view.args[1]] if shape else 1, *view.args[2:4]]
+    length, size, step = numbers
+    return all(isinstance(n, int) for n in numbers) and size == step and length % size == 0
 
 
 def _casts(module: fx.GraphModule) -> bool:
