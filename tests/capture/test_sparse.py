@@ -78,6 +78,16 @@ def test_products_and_their_gradients_are_eagers(name):
     assert_same_gradients(ours, eager, rtol=1e-12, atol=1e-14)
 
 
+def test_products_of_two_sparse_matrices_stay_sparse_where_a_matrix_was_an_input_before():
+    class Taking(nn.Module):
+        def forward(self, matrix, x):
+            return matrix @ x
+
+    matrix = torch.sparse_coo_tensor(INDICES, torch.ones(INDICES.shape[1]), (3, 5))
+    torch.testing.assert_close(ORTModule(Taking())(matrix, torch.ones(5, 2)), matrix @ torch.ones(5, 2))
+    test_products_and_their_gradients_are_eagers("three sparse ones")
+
+
 def test_another_number_of_places_trains_as_eagers():
     ours, eager = pair(Made(PRODUCTS["matmul"][1]).double())
     for count in (5, 3, 4):

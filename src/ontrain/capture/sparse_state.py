@@ -71,11 +71,12 @@ def _tell_shapes_of_products() -> torch.library.Library:
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device)
+    layout = torch.sparse_coo if a.is_sparse and b.is_sparse else torch.strided
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device, layout=layout)
 
 
 def _addmm(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
-    return _mm(a, b)
+    return torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device=a.device, layout=c.layout)
 
 
 def sparse_tensors(module: nn.Module) -> list[tuple[str, nn.Module, str, torch.Tensor]]:
