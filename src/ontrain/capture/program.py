@@ -26,7 +26,8 @@ _NEAR = 0.75
 """How alike the names of operators are of which one is named in place of another."""
 _SKIPPED = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range",
                       "sym_constrain_range_for_size"})  # fmt: skip
-_LOSING = (torch.ops.aten.unfold.default, torch.ops.aten.view.dtype)
+_WINDOWS = torch.ops.aten.unfold.default
+_LOSING = (_WINDOWS, torch.ops.aten.view.dtype)
 """Views. Torch takes what lies between windows for zeros, and gradients for ones that go through a view of bits."""
 _HIGHER = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 _CONTROL = ("cond", "while_loop", "scan")
@@ -45,12 +46,12 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         _refuse_lost_writes(program.graph_module.graph)
         program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
-    if _missing(graph) or not _followed(graph):
-        _refuse_lost_writes(graph)
     if _missing(graph):
+        _refuse_lost_writes(graph)
         program = decomposed(program)
         graph = flat_graph(program.graph_module)
     elif not _followed(graph):
+        _refuse_lost_writes(graph)
         program = functional(program)
         graph = flat_graph(program.graph_module)
         if _missing(graph):
@@ -79,7 +80,7 @@ def _refuse_lost_writes(graph: fx.Graph) -> None:
 
 def _fills(view: fx.Node) -> bool:
     """Whether windows lie side by side from the first place of an axis to the last, so that none is left out."""
-    if view.target is not _LOSING[0] or not isinstance(view.args[0], fx.Node):
+    if view.target is not _WINDOWS or not isinstance(view.args[0], fx.Node):
         return False
     shape = view.args[0].meta["val"].shape
     numbers: list[Any] = [shape[view.args[1]] if shape else 1, *view.args[2:4]]

@@ -366,10 +366,15 @@ def unfold(op: AtenBuilder, x: Value, dimension: int, size: Dim, step: Dim) -> V
     dimension %= len(shape)
     if not isinstance(size, int) or not isinstance(step, int):
         raise op.refuse("windows of a size that varies", "their places are counted by constants", "fix the size")
-    starts = op.Unsqueeze(op.counted(op.shape[dimension]) * np.int64(step), [1])
-    windows = op.Gather(x, starts + np.arange(size, dtype=np.int64), axis=dimension)
+    windows = op.Gather(x, window_places(op, op.shape[dimension], size, step), axis=dimension)
     rank = len(shape) + 1
     return _permuted(op, windows, [*(d for d in range(rank) if d != dimension + 1), dimension + 1])
+
+
+def window_places(op: AtenBuilder, count: Dim, size: int, step: int) -> Value:
+    """Return where windows along an axis look, int64 (count, size)."""
+    starts = op.Unsqueeze(op.counted(count) * np.int64(step), [1])
+    return starts + np.arange(size, dtype=np.int64)
 
 
 @aten("as_strided", "as_strided_copy")

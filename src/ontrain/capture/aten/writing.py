@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ontrain.capture.aten.complex import Complex
 from ontrain.capture.aten.indexing import select_scatter, slice_written
+from ontrain.capture.aten.view import window_places
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 
@@ -54,8 +54,7 @@ def _unfold(op: AtenBuilder, x: Value, new: Value, dimension: int, size: Dim, st
         raise op.refuse("a write to windows that may overlap", "their order is not said", "write to each place once")
     rank, axis = len(shape), dimension % len(shape)
     others = [d for d in range(rank) if d != axis]
-    starts = op.Unsqueeze(op.counted(op.shape[axis]) * np.int64(step), [1])
-    places = op.Reshape(starts + np.arange(size, dtype=np.int64), [-1, 1])
+    places = op.Reshape(window_places(op, op.shape[axis], size, step), [-1, 1])
     rows = op.Transpose(new, perm=[axis, rank, *others])
     sizes = [shape[d] for d in others]
     rows = op.reshape(rows, [op.shape[axis] * size, *sizes], [op.shape[axis], size, *sizes])
