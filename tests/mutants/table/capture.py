@@ -12,7 +12,7 @@ MUTANTS = [
     # torch's default is the dtype's own step from one to the next number.
     mutant(
         "capture/aten/normalization.py",
-        "eps = torch.finfo(op.val.dtype).eps if eps is None else eps",
+        "eps = torch.finfo(computed).eps if eps is None else eps",
         "eps = 1e-5 if eps is None else eps",
         OPERATORS,
     ),

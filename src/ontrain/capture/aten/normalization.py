@@ -11,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.context import AtenBuilder, Dim, dtype_of
 from ontrain.operators import Value
 
 __all__: list[str] = []
@@ -30,7 +30,13 @@ def layer_norm(
     y = op.cast(outputs[0], op.dtype)
     if "native" not in str(op.node.target):
         return y
-    return y, *(op.cast(moment, op.dtype) if moment.dtype != op.dtype else moment for moment in outputs[1:])
+    return y, *(op.cast(moment, _moments_dtype(op)) for moment in outputs[1:])
+
+
+def _moments_dtype(op: AtenBuilder) -> ir.DataType:
+    """In what torch keeps the moments of the current node: beside halves single precision on a GPU, halves on a CPU."""
+    dtype: torch.dtype = op.node.meta["val"][1].dtype
+    return dtype_of(dtype)
 
 
 @aten("rms_norm", "_fused_rms_norm")
@@ -38,17 +44,20 @@ def rms_norm(
     op: AtenBuilder, x: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
 ) -> tuple[Value, Value] | Value:
     axes = list(range(-len(normalized_shape), 0))
-    eps = torch.finfo(op.val.dtype).eps if eps is None else eps
+    computed = torch.promote_types(op.argument(0).dtype, torch.float32)  # of halves too
+    eps = torch.finfo(computed).eps if eps is None else eps
+    x = op.cast(x, dtype_of(computed))
     inverse = op.Reciprocal(op.Sqrt(op.ReduceMean(x * x, axes, keepdims=1) + op.cast(eps, x.dtype)))
     y = x * inverse
-    y = y if weight is None else y * weight
-    return (y, inverse) if "fused" in str(op.node.target) else y
+    y = op.cast(y if weight is None else y * op.cast(weight, x.dtype), op.dtype)
+    return (y, op.cast(inverse, _moments_dtype(op))) if "fused" in str(op.node.target) else y
 
 
-def _ones_and_zeros(op: AtenBuilder, x: Value) -> tuple[Any, Any]:
+def _ones_and_zeros(op: AtenBuilder, x: Value, *per_channel: Value | None) -> tuple[Any, Any]:
+    """A scale and a shift that change nothing, in the precision of the vectors that the module has: x may be a half."""
     channels = op.input_shape(0)[1]
     assert isinstance(channels, int), "the number of channels varies"
-    dtype = x.dtype.numpy()
+    dtype = next((value.dtype for value in per_channel if value is not None), x.dtype).numpy()
     return op.const(np.ones(channels, dtype)), op.const(np.zeros(channels, dtype))
 
 
@@ -57,7 +66,7 @@ def _batch_norm_training(
     momentum: float, eps: float,
 ) -> tuple[Value, Value | None, Value | None]:  # fmt: skip
     """Return y and the next running mean and variance (None where the module keeps none)."""
-    ones, zeros = _ones_and_zeros(op, x)
+    ones, zeros = _ones_and_zeros(op, x, weight, bias, mean, var)
     y, next_mean, next_var = op.BatchNormalization(
         x, weight if weight is not None else ones, bias if bias is not None else zeros,
         mean if mean is not None else zeros, var if var is not None else ones,
@@ -87,7 +96,7 @@ def batch_norm(
     running_var: Value | None, training: bool, momentum: float, eps: float, cudnn_enabled: bool = True,
 ) -> Value:  # fmt: skip
     if not training:
-        ones, zeros = _ones_and_zeros(op, x)
+        ones, zeros = _ones_and_zeros(op, x, weight, bias, running_mean)
         scale, shift = (weight if weight is not None else ones), (bias if bias is not None else zeros)
         return op.BatchNormalization(x, scale, shift, running_mean, running_var, epsilon=eps)
     y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
@@ -105,15 +114,14 @@ def batch_norm_functional(
 ) -> tuple[Value, Value, Value, Value | None, Value | None]:  # fmt: skip
     if not training:
         y = batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
-        nothing = op.const(np.zeros(0), x.dtype)
-        return y, nothing, nothing, running_mean, running_var
+        return y, *_no_moments(op), running_mean, running_var
     y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
     return y, *_saved_moments(op, x, eps), mean, var
 
 
 def _saved_moments(op: AtenBuilder, x: Value, eps: float) -> tuple[Value, Value]:
     """The mean of each channel, and one over the square root of its variance: what torch keeps for its own backward."""
-    x = op.composite("Detach", x)
+    x = op.cast(op.composite("Detach", x), _moments_dtype(op))
     axes = [axis for axis in range(len(op.input_shape(0))) if axis != 1]
     mean = op.ReduceMean(x, axes, keepdims=1)
     variance = op.ReduceMean((x - mean) * (x - mean), axes, keepdims=0)
@@ -134,8 +142,14 @@ def batch_norm_inference(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
     momentum: float, eps: float,
 ) -> tuple[Value, Value, Value]:  # fmt: skip
-    nothing = op.const(np.zeros(0), x.dtype)
-    return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), nothing, nothing
+    return batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps), *_no_moments(op)
+
+
+def _no_moments(op: AtenBuilder) -> tuple[Value, Value]:
+    """What torch returns beside a normalisation by running statistics: nothing on a CPU, vectors without use on a GPU."""
+    shapes = [op.shape_of_val(val) for val in op.node.meta["val"][1:3]]
+    mean, inverse = (op.const(np.zeros([int(size) for size in shape]), _moments_dtype(op)) for shape in shapes)
+    return mean, inverse
 
 
 @aten("_native_batch_norm_legit.no_stats")

@@ -42,10 +42,10 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
         e.copy(mean, new_mean)
         e.copy(var, new_var)
         return
-    batch_mean, batch_inv = e.new(mean.shape, mean.dtype), e.new(mean.shape, mean.dtype)
+    measured = _measured(e, mean.dtype)
+    batch_mean, batch_inv, batch_var = (e.new(mean.shape, measured) for _ in range(3))
     # Where x has another layout than the result, this overload mixes up their elements without a word.
     x = e.ordered(x, order_of(y.meta))
-    batch_var = e.new(mean.shape, mean.dtype)
     if _has_long_sums(e, x, FEW):
         e.compute(batch_statistics, x, eps, outs=[batch_mean, batch_var, batch_inv], fresh=True)
         none = e.new((0,), mean.dtype)
@@ -62,8 +62,15 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
         e.call(torch.pow, batch_inv, -2, out=batch_var)
         e.run(torch.Tensor.sub_, batch_var, eps, writes=[batch_var])
     e.keep(node.outputs[0], batch_mean, batch_inv, kernel=_STATISTICS)
+    if measured != mean.dtype:
+        batch_mean, batch_var = e.cast(batch_mean, mean.dtype), e.cast(batch_var, mean.dtype)
     e.call(torch.lerp, batch_mean, mean, momentum, out=new_mean)
     e.call(torch.lerp, batch_var, var, momentum, out=new_var)
+
+
+def _measured(e: Emitter, dtype: torch.dtype) -> torch.dtype:
+    """The precision in which torch's kernel keeps a batch's statistics: single for halves, too, on a GPU."""
+    return torch.promote_types(dtype, torch.float32) if e.device.type == "cuda" else dtype
 
 
 @lowers_composite("BatchNormalizationGrad")
@@ -72,7 +79,8 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     eps = attributes(node).get("epsilon", 1e-5)
     statistics = _statistics(e, node, scale.shape, eps)
     if statistics is None:
-        statistics = e.new(scale.shape, scale.dtype), e.new(scale.shape, scale.dtype)
+        measured = _measured(e, scale.dtype)
+        statistics = e.new(scale.shape, measured), e.new(scale.shape, measured)
         axes = [0, *range(2, len(x.shape))]
 
         def measure(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,7 +88,7 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
             return mean, torch.rsqrt(var + eps)
 
         # Under autocast x is narrower than scale and statistics, which the kernel wants in one dtype.
-        e.compute(measure, x if x.dtype == scale.dtype else e.cast(x, scale.dtype), outs=statistics)
+        e.compute(measure, x if x.dtype == measured else e.cast(x, measured), outs=statistics)
     mask = [e.reads(v) for v in node.outputs]
     x = e.ordered(x, order_of(x.meta))
     dy = e.ordered(dy, order_of(x.meta))
