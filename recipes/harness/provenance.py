@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+import ontrain
+
 
 def command_line(words: Sequence[str] | None = None, *, resume: str = "") -> str:
     """Return the command that started this script, for a shell.
@@ -22,4 +24,5 @@ def command_line(words: Sequence[str] | None = None, *, resume: str = "") -> str
 
 def versions(*packages: str) -> dict[str, str]:
     """Return the versions of Python, ontrain, torch and further packages."""
-    return {"python": platform.python_version(), **{name: version(name) for name in ("ontrain", "torch", *packages)}}
+    others = {name: version(name) for name in ("torch", *packages)}
+    return {"python": platform.python_version(), "ontrain": ontrain.__version__, **others}

@@ -360,7 +360,7 @@ def _explained(error: BaseException) -> CaptureError:
             reason="reading `.data`, or making a tensor of a tensor's values, hides where the result comes from",
             way_out="use .detach() in place of .data",
         )
-    if "at least two devices" in text:
+    if "at least two devices" in text or "is not on the expected device" in text:
         return TwoDevicesError(
             f"forward computes with tensors of two devices ({_first_line(error)})", source=source,
             reason="as in eager PyTorch a tensor that forward makes without device= is on the default device",
