@@ -107,6 +107,38 @@ def test_a_change_between_steps_acts_from_the_next_step_on(change):
     assert ours.norm.training == norm
 
 
+class Taught(Model):
+    """Has a teacher that is no submodule."""
+
+    def __init__(self, reads_numbers):
+        super().__init__()
+        self.teachers, self.reads_numbers = [nn.Linear(6, 3).requires_grad_(False)], reads_numbers
+
+    def forward(self, x):
+        teacher = self.teachers[0]
+        return super().forward(x) + (float(teacher.bias[0]) if self.reads_numbers else teacher(x))
+
+
+@pytest.mark.parametrize("reads_numbers", [False, True])
+def test_a_teacher_in_a_list_that_moves_between_steps_is_followed(reads_numbers):
+    torch.manual_seed(0)
+    eager = Taught(reads_numbers)
+    model = copy.deepcopy(eager)
+    trainer, optimizer, losses = trainer_of(model), torch.optim.SGD(eager.parameters(), lr=0.1), []
+    for step in range(5):
+        x, label = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(eager(x), label)
+        loss.backward()
+        optimizer.step()
+        losses.append((float(trainer.train_step(x, label)[0]), loss.item()))
+        for followed in (eager, model):
+            for parameter in followed.teachers[0].parameters():
+                parameter.mul_(0.5)
+    for ours, theirs in losses:
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
 def test_an_evaluation_follows_a_changed_attribute():
     trainer = trainer_of(model := Model())
     x, label = batch(0)

@@ -27,6 +27,7 @@ from ontrain.capture.kept import Kept, attributes_before, kept_tensors
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
+from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
@@ -89,6 +90,7 @@ class Exported:
         course: the random numbers, and answers about them, with which forward is the program.
         masks: those that forward draws by numpy, as the program's calls of `ontrain::mask` number them.
         held: conditions on sizes that the user's code asks, which hold for the program.
+        outside: the tensors of others that forward reads.
     """
 
     program: torch.export.ExportedProgram
@@ -99,6 +101,7 @@ class Exported:
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
     held: Sequence[Any] = ()
+    outside: OutsideTensors | None = None
 
 
 def export(
@@ -145,13 +148,14 @@ def export(
             tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
             masks.traced(),
             shared_memory(),
+            OutsideTensors(module) as outside,
         ):
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results, masks) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
         return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn),
-                        held=tuple(dict.fromkeys(held)))  # fmt: skip
+                        held=tuple(dict.fromkeys(held)), outside=outside)  # fmt: skip
 
     try:
         return _drawing(trace, draws)

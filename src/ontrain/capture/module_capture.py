@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +63,7 @@ class Captured:
         guards: what forward assumed of sizes.
         specialised: a message for each dimension asked to vary that the model fixes.
         constants: tensors of the module, neither parameters nor buffers, whose values the graph holds.
+        varying: such tensors that are parameters of the graph.
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         decisions: conditions on values under which the graph is the module's forward.
         counts: numbers among the module's attributes that forward changes; the graph has those from before.
@@ -85,6 +86,7 @@ class Captured:
     guards: Guards
     specialised: list[str] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
+    varying: dict[str, torch.Tensor] = field(default_factory=dict)
     inspected: Inspected = field(default_factory=Inspected)
     decisions: Decisions = field(default_factory=Decisions)
     counts: Sequence[Count] = ()
@@ -142,6 +144,7 @@ def capture(
     paths: bool = False,
     course: Course | None = None,
     complex_pairs: bool = False,
+    varies: Callable[[torch.Tensor], bool] = lambda _: False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -164,6 +167,8 @@ def capture(
         course: of another capture of the module, if there is one: such random numbers are looked for at once.
         complex_pairs: whether parameters, buffers, inputs and outputs may be complex. In the graph such a tensor has a
             last dimension of two, as `torch.view_as_real` shows it.
+        varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
+            parameter of a module in a list) are parameters of the graph. It holds the values of the others.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -189,6 +194,7 @@ def capture(
         frozen=frozenset(name for name, parameter in state.parameters.items() if not parameter.requires_grad),
         sized_by_values=sized_by_values,
         complex_pairs=complex_pairs,
+        varies=varies,
     )
     samples = _enlarged(tensors, names.dynamic)
     waits = interrupts_wait(f"{state.kind} is captured")
@@ -242,7 +248,7 @@ def _traced(
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     with quiet():
         try:
-            translated = translate(exported.program, names, exported.decisions, exported.masks)
+            translated = translate(exported.program, names, exported.decisions, exported.masks, exported.outside)
         except RandomBranchError:
             if exported.course.from_torch or not paths:
                 raise
@@ -250,20 +256,21 @@ def _traced(
             if again is None:
                 raise
             exported = again
-            translated = translate(exported.program, names, exported.decisions, exported.masks)
-    model, specialised, path, masks = translated
+            translated = translate(exported.program, names, exported.decisions, exported.masks, exported.outside)
+    model, masks = translated.model, translated.masks
     program, output_spec, counted = exported.program, exported.output_spec, exported.counts
     guards = Guards.of(program, names.inputs, exported.held)  # with what torch assumed while it wrote the program anew
     model.meta[GUARDS] = guards
     clock.lap("translate")
-    constants = [constant for constant in program.constants.values() if isinstance(constant, torch.Tensor)]
-    whole = not (exported.decisions or counted or exported.course or exported.retained or masks)
+    outside = translated.varying or masks
+    whole = not (exported.decisions or counted or exported.course or exported.retained or outside)
     if cache is not None and whole:
-        cache.store(lambda *traced: Content(model, guards, output_spec, specialised, *traced))
+        cache.store(lambda *traced: Content(model, guards, output_spec, translated.specialised, *traced))
         clock.lap("cache")
-    captured = _captured(model, output_spec, guards, specialised, constants, spec, state, names, module.training,
-                     clock.seconds)  # fmt: skip
-    captured.inspected, captured.decisions, captured.counts = _inspected(model, marks), path, _known(counted, guards)
+    captured = _captured(model, output_spec, guards, translated.specialised, translated.constants, spec, state, names,
+                         module.training, clock.seconds)  # fmt: skip
+    captured.inspected, captured.decisions = _inspected(model, marks), translated.path
+    captured.counts, captured.varying = _known(counted, guards), translated.varying
     captured.course, captured.retained, captured.masks = exported.course, exported.retained, masks
     return captured
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 __all__ = ["COMPLEX", "REQUIRES_GRAD", "Names"]
 
@@ -28,6 +30,7 @@ class Names:
         frozen: parameters that want no gradient.
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does.
         complex_pairs: whether the caller feeds, reads and trains complex tensors as pairs of real numbers.
+        varies: says which tensors outside of the module are parameters of the graph; it holds the values of the others.
     """
 
     inputs: Sequence[str]
@@ -40,3 +43,4 @@ class Names:
     frozen: frozenset[str]
     sized_by_values: bool = False
     complex_pairs: bool = False
+    varies: Callable[[torch.Tensor], bool] = lambda _: False

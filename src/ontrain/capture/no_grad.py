@@ -34,7 +34,8 @@ def detached_no_grad() -> Iterator[None]:
     def detaching(module: fx.GraphModule, signature: Any) -> Any:
         if threading.get_ident() == exporting:
             buffers, constants = signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants
-            _detach(module, frozenset((*buffers, *constants)))
+            trained = {node.name for node in module.graph.find_nodes(op="placeholder") if _wants_gradient(node)}
+            _detach(module, frozenset((*buffers, *constants)) - trained)
             outputs: Any = module.graph.output_node().args[0]
             for spec, output in zip(signature.output_specs, outputs, strict=True):
                 if isinstance(output, fx.Node):
@@ -43,6 +44,11 @@ def detached_no_grad() -> Iterator[None]:
 
     with replaced({_PASS: detaching}):
         yield
+
+
+def _wants_gradient(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _detach(module: fx.GraphModule, constants: frozenset[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranch
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
+from ontrain.capture.outside import OutsideTensors, original_of
 from ontrain.capture.program import prepare
 from ontrain.capture.source import source_line
 from ontrain.capture.symbols import Symbols
@@ -40,34 +42,58 @@ from ontrain.graph import (
     verify,
 )  # fmt: skip
 
-__all__ = ["translate"]
+__all__ = ["Translated", "translate"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Translated:
+    """An exported program as a graph.
+
+    Attributes:
+        model: the graph.
+        specialised: a message for each dimension that could not stay symbolic.
+        path: the conditions under which it holds.
+        masks: those that a run is given.
+        varying: tensors outside of the module's state that are parameters of the graph.
+        constants: tensors outside of the module's state whose values the graph holds, as tensors or as numbers.
+    """
+
+    model: ir.Model
+    specialised: list[str]
+    path: Decisions
+    masks: list[DrawnMask]
+    varying: dict[str, torch.Tensor]
+    constants: list[torch.Tensor]
 
 
 def translate(
-    program: ExportedProgram, names: Names, decisions: Sequence[Decision] = (), masks: Sequence[DrawnMask] = ()
-) -> tuple[ir.Model, list[str], Decisions, list[DrawnMask]]:
-    """Return the model of an exported program, a message for each dimension that could not stay symbolic, its path, and
-    the masks that a run is given.
+    program: ExportedProgram, names: Names, decisions: Sequence[Decision] = (), masks: Sequence[DrawnMask] = (),
+    outside: OutsideTensors | None = None,
+) -> Translated:  # fmt: skip
+    """Return an exported program as a graph.
 
     Args:
         program: as torch.export made it.
         names: of what is in it.
         decisions: conditions on values under which it holds.
         masks: those that it draws by numpy.
+        outside: the tensors of others that forward reads.
 
     Raises:
         CaptureError: an operator, or one use of it, has no translation.
     """
     program, graph = prepare(program)
-    walk = _Program(program, graph, names)
+    walk = _Program(program, graph, names, outside)
     walk.run()
     path, drawn = walk.finish(decisions, masks)
     verify(walk.model, after="capture")
-    return walk.model, walk.specialised, path, drawn
+    inputs = {str(value.name) for value in walk.model.graph.inputs}
+    varying = {name: tensor for name, tensor in walk.varying.items() if name in inputs}
+    return Translated(walk.model, walk.specialised, path, drawn, varying, walk.constants)
 
 
 class _Program(Walk):
-    def __init__(self, program: ExportedProgram, graph: fx.Graph, names: Names) -> None:
+    def __init__(self, program: ExportedProgram, graph: fx.Graph, names: Names, outside: OutsideTensors | None) -> None:
         self.program, self.graph, self.names, self.symbols = (
             program,
             graph,
@@ -76,6 +102,11 @@ class _Program(Walk):
         )
         self.specialised: list[str] = []
         self.buffers: dict[fx.Node, str] = {}
+        self.varying: dict[str, torch.Tensor] = {}
+        self.outside, converted = ([], []) if outside is None else (outside.parameters, outside.converted())
+        held = [original_of(t, self.outside) for t in program.constants.values() if isinstance(t, torch.Tensor)]
+        fixed = [tensor for tensor in held if not names.varies(tensor)]
+        self.constants = list({id(tensor): tensor for tensor in (*fixed, *converted)}.values())
         parameters: dict[fx.Node, str] = {}
         constants: dict[fx.Node, torch.Tensor] = {}
         values = self._inputs(constants, parameters)
@@ -114,16 +145,32 @@ class _Program(Walk):
                 roles[name] = Role.PARAMETER if is_parameter else Role.BUFFER
                 (parameters if is_parameter else self.buffers)[node] = name
             elif spec.kind is InputKind.CONSTANT_TENSOR:
-                constants[node] = program.constants[target]
+                tensor = original_of(program.constants[target], self.outside)
+                if names.varies(tensor):
+                    parameters[node] = self._varying_name(target.removeprefix(names.prefix), tensor)
+                    state.setdefault(parameters[node], []).append(node)
+                    roles[parameters[node]] = Role.PARAMETER
+                else:
+                    constants[node] = tensor
             else:
                 raise _unheld(node, spec)
         values = dict(users)
         for role in (Role.PARAMETER, Role.BUFFER):
-            for name in names.order:
+            for name in (*names.order, *self.varying):
                 if roles.get(name) is role:
                     value = self._state_input(name, role, state[name][0])
                     values.update((node, value) for node in state[name])
         return values
+
+    def _varying_name(self, target: str, tensor: torch.Tensor) -> str:
+        """Name a tensor outside of the module's state that the graph reads: as torch does, or by another number."""
+        name, taken = target, {*self.names.inputs, *self.names.order, *self.varying}
+        for number in itertools.count():
+            if name not in taken:
+                break
+            name = f"{target}_{number}"
+        self.varying[name] = tensor
+        return name
 
     def _user_input(self, node: fx.Node, index: int) -> ir.Value:
         name, val = self.names.inputs[index], node.meta["val"]

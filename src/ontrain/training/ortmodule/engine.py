@@ -36,7 +36,7 @@ from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
-from ontrain.training.ortmodule.given_state import GivenState, given_parameters
+from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
 from ontrain.training.ortmodule.keeping import Carried, attributes_carried, check_left, leave, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
@@ -103,6 +103,8 @@ class Engine:
         self._carried = Carried()
         self._left: list[Kept] = []
         self._given: GivenState | None = None
+        self._replaced: set[str] = set()
+        self._written: dict[int, torch.Tensor] = {}
         self._like = functools.partial(
             Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths
         )
@@ -120,7 +122,8 @@ class Engine:
             changed = self._watch.changed()
             if changed:
                 refuse_scripted(self.module)
-            substitutes = given_parameters(self.module) if changed or not self._entries else {}
+                self._written.update((id(tensor), tensor) for tensor in self._watch.written())
+            substitutes = given_parameters(self.module, self._replaced) if changed or not self._entries else {}
             if changed and not substitutes:
                 self._take_up()
         if substitutes:
@@ -167,6 +170,10 @@ class Engine:
                 for counting in site.entry.followed:
                     counting.apply(sizes)
             return result
+
+    def _varies(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor outside of the module is an input of its graphs, and no constant."""
+        return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
         """What a capture depends on of gradients, where forward's code asks for it."""
@@ -303,6 +310,7 @@ class Engine:
             paths=self._paths,
             course=course,
             complex_pairs=True,
+            varies=self._varies,
         )
         grads = torch.is_grad_enabled()
         # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any
@@ -319,9 +327,12 @@ class Engine:
         left = attributes_carried(self.module, captured, args, kwargs)
         # Tracing runs forward, which may set attributes itself.
         followed = self._followed(captured.counts)
-        held = [*captured.constants, *(constant for entry in self.entries for constant in entry.captured.constants)]
+        graphs = [captured, *(entry.captured for entry in self.entries)]
+        constants = [tensor for graph in graphs for tensor in graph.constants]
+        varying = [tensor for graph in graphs for tensor in graph.varying.values()]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
-        self._watch = Watch(self.module, held, [counting.place for counting in counted if counting.adds])
+        self._watch = Watch(self.module, constants, [c.place for c in counted if c.adds], varying)
+        self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
                       followed=followed, left=left)  # fmt: skip
         self._left = list({(id(k.module), k.name): k for k in (*self._left, *left)}.values())

@@ -64,9 +64,9 @@ class Entry:
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
         self.outputs, self._owners = own or captured.output_names, owners
         self._borrows = len(own) < len(owners)
-        self.names = [*captured.parameters, *captured.buffers]
-        self._own: list[torch.Tensor] = [*captured.parameters.values(), *captured.buffers.values()]
-        self.parameters = list(captured.parameters.items())
+        state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
+        self.names, self._own = [*state], [*state.values()]
+        self.parameters = [(n, t) for n, t in state.items() if n not in captured.buffers or t.requires_grad]
         self._complex = any(t.is_complex() for t in self._own)
         self.pointers = [t.data_ptr() for t in self._own]
         named = self._named()
@@ -131,7 +131,7 @@ class Entry:
     def _whole(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Put the tensors that are none of the call's own among those that are."""
         own = iter(outputs)
-        state = self.captured.parameters | self.captured.buffers
+        state = {**self.captured.parameters, **self.captured.buffers}
         tensors: list[torch.Tensor] = []
         for owner in self._owners:
             if owner is None:

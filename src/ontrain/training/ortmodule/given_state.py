@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,12 +14,33 @@ from ontrain.internals import of
 __all__ = ["GivenState", "given_parameters"]
 
 
-def given_parameters(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tensors that stand in the place of parameters, by name, for as long as a functional call takes."""
-    return {
+def given_parameters(module: nn.Module, attributes: Collection[str] = ()) -> dict[str, torch.Tensor]:
+    """Return the tensors that stand in the place of parameters, by name, for as long as a functional call takes.
+
+    Args:
+        module: whose forward is called.
+        attributes: names of `computed_attributes` that earlier calls had.
+    """
+    given = {
         name: tensor
         for name, table, key in _places(module)
         if (tensor := table[key]) is not None and not isinstance(tensor, nn.Parameter)
+    }
+    attached = {name: table[key] for name, table, key in _attributes(module, attributes)}
+    return given | {name: value for name, value in attached.items() if isinstance(value, torch.Tensor)}
+
+
+def computed_attributes(module: nn.Module, tensors: Iterable[torch.Tensor]) -> set[str]:
+    """Return the names of plain attributes that hold one of some tensors, as far as others have computed it.
+
+    layer.weight = hypernetwork(context)  # another tensor in each step
+    """
+    computed = {id(tensor) for tensor in tensors if tensor.grad_fn is not None}
+    return {
+        f"{prefix}.{key}" if prefix else key
+        for prefix, part in module.named_modules()
+        for key, value in part.__dict__.items()
+        if id(value) in computed
     }
 
 
@@ -46,12 +67,18 @@ class GivenState:
     def _parameters(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Have parameters in the places of the given tensors, always the same ones: torch.export asks for some."""
         places = [place for place in _places(self._module) if place[0] in tensors]
-        for name, table, key in places:
+        attributes = _attributes(self._module, tensors)
+        # FullyShardedDataParallel has a tensor in both tables: without the attribute, forward reads the parameter.
+        hidden = [place for place in attributes if place[0] in {name for name, _, _ in places}]
+        attached = [place for place in attributes if place not in hidden]
+        for name, table, key in (*places, *attached):
             table[key] = self._unread_like(name, tensors[name])
+        for _, table, key in hidden:
+            del table[key]
         try:
             yield
         finally:
-            for name, table, key in places:
+            for name, table, key in (*places, *attributes):
                 table[key] = tensors[name]
 
     def _unread_like(self, name: str, tensor: torch.Tensor) -> nn.Parameter:
@@ -71,6 +98,16 @@ class _Functional(nn.Module):
 
     def forward(self, state: dict[str, torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return torch.func.functional_call(self.module, state, args, kwargs)
+
+
+def _attributes(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:
+    """Return where the plain attributes of these names are, as far as they are there."""
+    if not names:
+        return []
+    parts = dict(module.named_modules())
+    split = [(name, *name.rpartition(".")[::2]) for name in names]
+    tables = [(name, parts[prefix].__dict__, key) for name, prefix, key in split if prefix in parts]
+    return [(name, table, key) for name, table, key in tables if key in table]
 
 
 def _places(module: nn.Module) -> list[tuple[str, dict[str, Any], str]]:

@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from ontrain.capture import is_users
+from ontrain.internals import of
 
-__all__ = ["ATOMS", "CODE", "PLAIN", "array_contents", "attributes_of", "has_memory", "helpers", "is_helper"]
+__all__ = ["ATOMS", "CODE", "PLAIN", "Outside", "array_contents", "attributes_of", "has_memory", "helpers", "is_helper"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values say all there is to know."""
@@ -35,6 +36,28 @@ _LARGEST_CONTAINER = 256
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's place and version can be asked for: not of a sparse one, nor of one of inference mode."""
     return tensor.layout is torch.strided and not tensor.is_inference()
+
+
+class Outside:
+    """The tensors outside of a module's state that its graphs depend on.
+
+    Args:
+        constants: tensors whose values graphs hold.
+        varying: tensors that graphs read.
+    """
+
+    def __init__(self, constants: Iterable[torch.Tensor] = (), varying: Iterable[torch.Tensor] = ()) -> None:
+        self._constants = frozenset(tensor.data_ptr() for tensor in constants)
+        self._varying = frozenset(tensor.data_ptr() for tensor in varying)
+
+    def seen(self, tensor: torch.Tensor) -> tuple[int, ...] | None:
+        """What is another if a graph does not hold any more; None for a tensor that no graph depends on."""
+        if not has_memory(tensor):
+            return None
+        address = tensor.data_ptr()
+        if address in self._constants:
+            return address, of("torch.Tensor._version", tensor), tensor.requires_grad
+        return (address, id(tensor)) if address in self._varying else None
 
 
 def is_helper(value: object, file: str) -> bool:

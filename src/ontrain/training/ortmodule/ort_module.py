@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -176,7 +177,7 @@ class ORTModule(nn.Module):
             f"an ORTModule cannot become a {kind.__name__}",
             reason="torch's fully_shard and parametrizations change the class of what they are given",
             way_out="parametrize the module before it is wrapped, or model.module; for many processes use "
-            "DistributedDataParallel(ORTModule(model))",
+            "DistributedDataParallel(ORTModule(model)) or FullyShardedDataParallel(ORTModule(model))",
         )
 
     @property
@@ -297,6 +298,15 @@ def _check(module: object) -> None:
         raise OptionError(f"ORTModule wraps a torch.nn.Module, not a {type(module).__name__}", way_out="give a module")
 
 
+def _is_sharded(module: nn.Module) -> bool:
+    """Whether a module is torch's FullyShardedDataParallel, or has parameters that are parts of a larger tensor."""
+    fsdp, distributed = (sys.modules.get(f"torch.distributed.{name}") for name in ("fsdp", "tensor"))
+    if fsdp is not None and isinstance(module, fsdp.FullyShardedDataParallel):
+        return True
+    parameters = of("torch.nn.Module._parameters", module).values()
+    return distributed is not None and any(isinstance(parameter, distributed.DTensor) for parameter in parameters)
+
+
 def _check_inside(module: nn.Module) -> None:
     for name, item in _tree(module):
         if isinstance(item, nn.DataParallel):
@@ -308,6 +318,13 @@ def _check_inside(module: nn.Module) -> None:
             raise OptionError(
                 "the module is a DistributedDataParallel", reason="its hooks belong outside of the graph",
                 way_out="wrap the other way round: DistributedDataParallel(ORTModule(model))",
+            )  # fmt: skip
+        if _is_sharded(item):
+            raise OptionError(
+                f"the submodule {name!r} is sharded over processes" if name else "the module is sharded over processes",
+                reason="a graph takes whole parameters, which are gathered outside of it",
+                way_out="wrap the other way round: torch.distributed.fsdp.FullyShardedDataParallel(ORTModule(model)); "
+                "fully_shard and parallelize_module have no such way",
             )  # fmt: skip
         if isinstance(item, torch.jit.ScriptModule):
             raise OptionError(

@@ -18,14 +18,13 @@ import torch
 from torch import nn
 
 from ontrain.capture import is_users
-from ontrain.internals import of
 from ontrain.training.ortmodule.namespaces import (
     ATOMS,
     CODE,
     PLAIN,
+    Outside,
     array_contents,
     attributes_of,
-    has_memory,
     is_helper,
 )
 
@@ -53,12 +52,12 @@ class Scope:
 
     Args:
         modules: all submodules of what was captured.
-        constants: addresses of the tensors that captures hold as they were.
+        outside: the tensors that captures depend on.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], constants: frozenset[int] = frozenset()) -> None:
+    def __init__(self, modules: Iterable[nn.Module], outside: Outside) -> None:
         self._modules = list(modules)
-        self._constants = constants
+        self._outside = outside
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._contained: list[tuple[Mapping[str, Any], str]] = []
         self._objects: list[tuple[Mapping[str, Any], str, object]] = []
@@ -215,12 +214,12 @@ class Scope:
     def _holds(self, value: object) -> bool:
         """Whether a value may change in place, and a graph depend on what is in it."""
         if isinstance(value, torch.Tensor):
-            return has_memory(value) and value.data_ptr() in self._constants
+            return self._outside.seen(value) is not None
         return isinstance(value, (*_CONTAINERS, np.ndarray))
 
     def _contents(self, value: object) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.data_ptr(), of("torch.Tensor._version", value)
+            return self._outside.seen(value)
         return array_contents(value) if isinstance(value, np.ndarray) else _items_of(value)
 
 

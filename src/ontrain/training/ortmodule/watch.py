@@ -22,7 +22,7 @@ from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
-from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, array_contents, has_memory, helpers, is_helper
+from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, Outside, array_contents, has_memory, helpers, is_helper
 from ontrain.training.ortmodule.scope import Scope
 
 __all__ = ["Watch", "check_hooks", "hooks_made"]
@@ -48,13 +48,18 @@ class Watch:
         module: what was captured.
         constants: tensors that captures hold as they were.
         counted: attributes that no graph depends on, by the identity of their table and their name.
+        varying: tensors outside of the module's state that graphs read.
     """
 
     def __init__(
-        self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, str]] = ()
-    ) -> None:
+        self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, str]] = (),
+        varying: Iterable[torch.Tensor] = (),
+    ) -> None:  # fmt: skip
         self.modules, self._counted = list(module.modules()), frozenset(counted)
-        self._constants = frozenset(constant.data_ptr() for constant in constants)
+        constants = tuple(constants)
+        self._outside = Outside(constants, varying)
+        self._held = [constant for constant in constants if has_memory(constant)]
+        self._versions = _written(self._held)
         tables = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_STATE]
         hooks = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_HOOKS]
         self._tables = [table for table in (*tables, *hooks) if table]
@@ -68,7 +73,7 @@ class Watch:
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
-        self._scope = Scope(self.modules, self._constants)
+        self._scope = Scope(self.modules, self._outside)
         held = [
             attributes
             for submodule in self.modules
@@ -104,6 +109,8 @@ class Watch:
         """Whether the module differs from the snapshot."""
         if self._restructured():
             return True
+        if self._held and _written(self._held) != self._versions:
+            return True
         if self._sparse and _written(self._sparse) != self._written:
             return True
         if self._hooks != hooks_made():
@@ -125,6 +132,10 @@ class Watch:
             if value is not fixed and self._seen(value, name) != seen:
                 return True
         return False
+
+    def written(self) -> list[torch.Tensor]:
+        """Return the constants that were written to."""
+        return [t for t, before in zip(self._held, self._versions, strict=True) if _written([t]) != [before]]
 
     def has_state(self) -> bool:
         """Whether the module has the parameters, buffers, submodules and hooks of the snapshot."""
@@ -178,12 +189,11 @@ class Watch:
         if isinstance(value, dict):
             return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
         if isinstance(value, nn.Parameter):
-            return id(value)
+            return self._outside.seen(value) or id(value)
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             return Same(value)
         if isinstance(value, torch.Tensor):
-            watched = has_memory(value) and value.data_ptr() in self._constants
-            return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN
+            return self._outside.seen(value) or _UNSEEN
         if isinstance(value, functools.partial):
             return (value.func, self._seen(value.args, "", *outer), self._seen(value.keywords, "", *outer))
         if isinstance(value, np.ndarray):
