@@ -113,10 +113,11 @@ class Taught(Model):
     def __init__(self, reads_numbers):
         super().__init__()
         self.teachers, self.reads_numbers = [nn.Linear(6, 3).requires_grad_(False)], reads_numbers
+        self.number = torch.tensor(2.0)
 
     def forward(self, x):
-        teacher = self.teachers[0]
-        return super().forward(x) + (float(teacher.bias[0]) if self.reads_numbers else teacher(x))
+        y = super().forward(x)
+        return y * float(self.number) if self.reads_numbers else y + self.teachers[0](x)
 
 
 @pytest.mark.parametrize("reads_numbers", [False, True])
@@ -133,8 +134,8 @@ def test_a_teacher_in_a_list_that_moves_between_steps_is_followed(reads_numbers)
         optimizer.step()
         losses.append((float(trainer.train_step(x, label)[0]), loss.item()))
         for followed in (eager, model):
-            for parameter in followed.teachers[0].parameters():
-                parameter.mul_(0.5)
+            for tensor in (followed.number, *followed.teachers[0].parameters()):
+                tensor.mul_(0.5)
     for ours, theirs in losses:
         assert ours == pytest.approx(theirs, rel=1e-5)
 
