@@ -38,6 +38,8 @@ def windows_of_columns(x, weight):
     ("module", "x"),
     [
         (nn.PReLU().double(), numbers()),
+        (nn.Embedding(7, 3, scale_grad_by_freq=True).double(), torch.tensor([[0, 1, 1], [1, 4, 4]])),
+        (nn.Embedding(7, 3, padding_idx=1, scale_grad_by_freq=True).double(), torch.tensor([0, 1, 1, 4, 4])),
         (nn.Softmax(0), numbers()),
         (nn.LogSoftmax(-1), numbers()),
         (nn.Softmin(0), numbers()),

@@ -99,14 +99,15 @@ def embedding(
     op: AtenBuilder, weight: Value, ids: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:  # fmt: skip
-    if scale_grad_by_freq:
-        raise op.refuse(
-            "an embedding scales its gradient by frequency",
-            "its gradient is not the one of a row lookup",
-            "set scale_grad_by_freq=False",
-        )
     # torch.nn.functional makes a negative padding_idx positive before it calls the operator; −1 means none.
-    return op.composite("Embedding", weight, ids, padding_idx=padding_idx)
+    y = op.composite("Embedding", weight, ids, padding_idx=padding_idx)
+    if not scale_grad_by_freq:
+        return y
+    ones = op.Expand(op.cast(1, weight.dtype), op.sizes(op.input_shape(1)))
+    zeros = op.Expand(op.cast(0, weight.dtype), op.sizes(op.input_shape(0)[:1]))
+    frequencies = op.ScatterND(zeros, op.Unsqueeze(op.cast(ids, ir.DataType.INT64), [-1]), ones, reduction="add")
+    fixed = op.composite("Detach", y)
+    return fixed + (y - fixed) * op.Unsqueeze(op.Reciprocal(op.Gather(frequencies, ids)), [-1])
 
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
@@ -117,7 +118,7 @@ def embedding_bag(
 ) -> tuple[Value, None, None, None]:  # fmt: skip
     """Sums and means over bags of rows are an operator; for maxima a matrix [bags, ids] says what belongs where."""
     if scale_grad_by_freq:
-        raise op.refuse("an embedding bag scales its gradient by frequency", "its gradient is not the one of a sum",
+        raise op.refuse("an embedding bag scales its gradient by frequency", "torch's kernel takes other rows' counts",
                         "set scale_grad_by_freq=False")  # fmt: skip
     padding = -1 if padding_idx is None else padding_idx
     rows = op.input_shape(0)[0]
