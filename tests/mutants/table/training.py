@@ -9,6 +9,7 @@ FUSED, HALF, SCALER = (
     "training/optim/test_fp16_optimizer.py",
     "training/amp/test_loss_scaler.py",
 )
+OUTSIDE = "training/ortmodule/test_outside_tensors.py"
 SCHEDULES, LOADER, SAMPLER = (
     "training/test_optim_config.py",
     "training/data/test_loader.py",
@@ -129,10 +130,21 @@ MUTANTS = [
     ),
     mutant(
         "training/ortmodule/watch.py",
-        'return (value.data_ptr(), of("torch.Tensor._version", value)) if watched else _UNSEEN',
-        "return value.data_ptr() if watched else _UNSEEN",
-        "training/ortmodule/test_stale.py training/ortmodule/test_loop.py",
-        "stale or attribute or tensors",
+        "if self._held and _written(self._held) != self._versions:",
+        "if False:",
+        OUTSIDE,
+    ),
+    mutant(
+        "training/ortmodule/engine.py",
+        "tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written",
+        "tensor.requires_grad or id(tensor) in self._written",
+        OUTSIDE,
+    ),
+    mutant(
+        "training/ortmodule/namespaces.py",
+        'of("torch.Tensor._version", tensor), tensor.requires_grad',
+        'of("torch.Tensor._version", tensor)',
+        OUTSIDE,
     ),
     mutant(
         "training/api/optimizer.py",

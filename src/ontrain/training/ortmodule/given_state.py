@@ -21,13 +21,13 @@ def given_parameters(module: nn.Module, attributes: Collection[str] = ()) -> dic
         module: whose forward is called.
         attributes: names of `computed_attributes` that earlier calls had.
     """
-    given = {
+    substitutes = {
         name: tensor
         for name, table, key in _places(module)
         if (tensor := table[key]) is not None and not isinstance(tensor, nn.Parameter)
     }
     attached = {name: table[key] for name, table, key in _attributes(module, attributes)}
-    return given | {name: value for name, value in attached.items() if isinstance(value, torch.Tensor)}
+    return substitutes | {name: value for name, value in attached.items() if isinstance(value, torch.Tensor)}
 
 
 def computed_attributes(module: nn.Module, tensors: Iterable[torch.Tensor]) -> set[str]:
