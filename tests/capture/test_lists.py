@@ -21,6 +21,12 @@ class OverLists(nn.Module):
         return torch.cat([value.flatten() for value in self.function(rows, [row.cos() + 2 for row in rows])])
 
 
+def written(function, tensors, *arguments):
+    copies = [tensor * 1 for tensor in tensors]
+    function(copies, *arguments)
+    return copies
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -42,6 +48,9 @@ class OverLists(nn.Module):
         lambda a, b: torch._foreach_norm(a, 1),
         lambda a, b: torch._foreach_neg(torch._foreach_exp(a)),
         lambda a, b: torch._foreach_sqrt(b),
+        lambda a, b: written(torch._foreach_mul_, a, b),
+        lambda a, b: written(torch._foreach_addcmul_, a, b, b, 0.3),
+        lambda a, b: written(torch._foreach_lerp_, a, b, 0.2),
     ],
 )
 def test_it_trains_as_in_eager_pytorch(function):

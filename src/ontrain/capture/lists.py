@@ -19,17 +19,27 @@ def over_lists(operators: Iterable[OpOverload]) -> dict[OpOverload, Callable[...
     """Return how those of some operators that go over lists are written in operators of single tensors.
 
     Args:
-        operators: that a program calls. Those that write in place, and those whose operator of single tensors is
-            unknown, have no entry.
+        operators: that a program calls. Of those that write in place, which a program without writes has not, the
+            entry is of what computes the same; those whose operator of single tensors is unknown have none.
 
     Source: https://docs.pytorch.org/docs/stable/torch.html#foreach-operations.
     """
-    rows = ((target, _of_one_place(target)) for target in operators if target.namespace == "aten")
+    rows = ((_without_writes(op), _of_one_place(_without_writes(op))) for op in operators if op.namespace == "aten")
     return {target: functools.partial(_placewise, target, single) for target, single in rows if single is not None}
 
 
 def _schema(target: OpOverload) -> Any:
     return of("torch._ops.OpOverload._schema", target)
+
+
+def _without_writes(target: OpOverload) -> OpOverload:
+    """The operator that returns what this one writes in place, if it has one; else this one."""
+    name = _schema(target).name.partition("::")[2]
+    if not name.startswith(_PREFIX) or not name.endswith("_"):
+        return target
+    overloads = getattr(torch.ops.aten, name[:-1], None)
+    functional: OpOverload = getattr(overloads, of("torch._ops.OpOverload._overloadname", target), target)
+    return functional
 
 
 def _of_one_place(target: OpOverload) -> Callable[..., Any] | None:

@@ -32,7 +32,7 @@ from ontrain.capture.structure import CallSpec, Spec, bind, flatten, leaf_paths,
 from ontrain.capture.translate import translate
 from ontrain.capture.ways_out import refuse_scripted
 from ontrain.errors import CaptureError, OptionError
-from ontrain.graph import source_of, subgraphs
+from ontrain.graph import Role, role_of, source_of, subgraphs
 from ontrain.internals import available, without_dispatch_modes
 from ontrain.interrupts import interrupts_wait
 from ontrain.locks import Lock
@@ -56,7 +56,8 @@ class Captured:
         call: the arguments of the captured call; its `flatten` takes the tensors out of a later call.
         output_spec: the structure of the module's result.
         parameters: the module's own parameters that the graph uses, by their first name in the module.
-        buffers: the same for buffers, including those that `state_dict` leaves out.
+        buffers: the same for buffers, including those that `state_dict` leaves out, and for frozen parameters that
+            forward writes to.
         names: the graph's name of a parameter or buffer, by any of its names in the module.
         unused: parameters that the result does not depend on.
         training: whether the module was in training mode.
@@ -145,6 +146,7 @@ def capture(
     course: Course | None = None,
     complex_pairs: bool = False,
     varies: Callable[[torch.Tensor], bool] = lambda _: False,
+    writes_frozen: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -169,6 +171,7 @@ def capture(
             last dimension of two, as `torch.view_as_real` shows it.
         varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
+        writes_frozen: whether forward may write to parameters that want no gradient; these are among the buffers.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -195,6 +198,7 @@ def capture(
         sized_by_values=sized_by_values,
         complex_pairs=complex_pairs,
         varies=varies,
+        writes_frozen=writes_frozen,
     )
     samples = _enlarged(tensors, names.dynamic)
     waits = interrupts_wait(f"{state.kind} is captured")
@@ -340,17 +344,21 @@ def _captured(
     model: ir.Model, output_spec: Spec, guards: Guards, specialised: list[str], constants: list[torch.Tensor],
     spec: CallSpec, state: _State, names: Names, training: bool, seconds: dict[str, float],
 ) -> Captured:  # fmt: skip
-    used = {str(value.name) for value in model.graph.inputs}
+    roles = {str(value.name): role_of(value) for value in model.graph.inputs}
     tell_phases(f"captured {state.kind} in {'training' if training else 'evaluation'} mode", seconds)
     return Captured(
         model=model,
         input_names=list(names.inputs),
         call=spec,
         output_spec=output_spec,
-        parameters={name: parameter for name, parameter in state.parameters.items() if name in used},
-        buffers={name: buffer for name, buffer in state.buffers.items() if name in used},
+        parameters={name: p for name, p in state.parameters.items() if roles.get(name) is Role.PARAMETER},
+        buffers={
+            name: tensor
+            for name, tensor in (*state.buffers.items(), *state.parameters.items())
+            if roles.get(name) is Role.BUFFER
+        },
         names=state.first,
-        unused=[name for name in state.parameters if name not in used],
+        unused=[name for name in state.parameters if name not in roles],
         training=training,
         guards=guards,
         specialised=specialised,

@@ -35,7 +35,8 @@ def detached_no_grad() -> Iterator[None]:
         if threading.get_ident() == exporting:
             buffers, constants = signature.inputs_to_buffers, signature.inputs_to_lifted_tensor_constants
             trained = {node.name for node in module.graph.find_nodes(op="placeholder") if _wants_gradient(node)}
-            _detach(module, frozenset((*buffers, *constants)) - trained)
+            state = frozenset((*buffers, *signature.inputs_to_parameters)) - trained
+            _detach(module, frozenset((*buffers, *constants)) - trained, state)
             outputs: Any = module.graph.output_node().args[0]
             for spec, output in zip(signature.output_specs, outputs, strict=True):
                 if isinstance(output, fx.Node):
@@ -51,8 +52,8 @@ def _wants_gradient(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _detach(module: fx.GraphModule, constants: frozenset[str]) -> None:
-    say_shared(module.graph)
+def _detach(module: fx.GraphModule, constants: frozenset[str], state: frozenset[str] = frozenset()) -> None:
+    say_shared(module.graph, state)
     block = _Block(module.graph, torch.is_grad_enabled(), constants)
     for node in list(module.graph.nodes):
         inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None

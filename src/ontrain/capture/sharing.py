@@ -20,11 +20,12 @@ _SAME = frozenset({"to", "type_as", "contiguous", "flatten", "positive", "conj",
 """Operators that return their argument itself where they have nothing to do."""
 
 
-def say_shared(graph: fx.Graph) -> None:
+def say_shared(graph: fx.Graph, state: frozenset[str] = frozenset()) -> None:
     """Have a program read an argument itself where eager returns it, so that a write to either is seen in both.
 
     Args:
         graph: of a program as it was traced; changed in place.
+        state: its inputs that are buffers or frozen parameters. One that gets other memory is written to.
 
     Raises:
         CaptureError: a tensor is written to of which a result is a view that only eager knows of, or a tensor gets
@@ -35,7 +36,8 @@ def say_shared(graph: fx.Graph) -> None:
     last_write = {where: write for write in graph.nodes for target in written_to(write) for where in memory(target)}
     for node in list(graph.nodes):
         if exchanged is not None and node.target is exchanged.default:
-            raise _other_memory(node)
+            _say_written(node, state)
+            continue
         if not isinstance(node.target, OpOverload) or mutates(node):
             continue
         source = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
@@ -46,6 +48,20 @@ def say_shared(graph: fx.Graph) -> None:
             for where in memory(node) & frozenset().union(*map(memory, node.all_input_nodes)):
                 if where in last_write and order[last_write[where]] > order[node]:
                     raise _unsaid(node, last_write[where])
+
+
+def _say_written(node: fx.Node, state: frozenset[str]) -> None:
+    """Have `buffer.data = new` write the values, which is all that a graph can tell of it."""
+    tensor, new = node.args
+    if not isinstance(tensor, fx.Node) or not isinstance(new, fx.Node) or tensor.name not in state:
+        raise _other_memory(node)
+    if _form(tensor.meta["val"]) != _form(new.meta["val"]):
+        raise _other_memory(node)
+    with node.graph.inserting_before(node):
+        detached = node.graph.call_function(torch.ops.aten.detach.default, (new,))
+        write = node.graph.call_function(torch.ops.aten.copy_.default, (tensor, detached))
+    detached.meta, write.meta = dict(new.meta), {**node.meta, "val": tensor.meta["val"]}
+    node.graph.erase_node(node)
 
 
 def _returns_itself(node: fx.Node, source: fx.Node) -> bool:

@@ -235,10 +235,11 @@ class _Program(Walk):
                 names = self.names.outputs
                 self._output(self.read(node), names[count] if count < len(names) else f"output_{count}")
                 count += 1
-            elif spec.kind is OutputKind.PARAMETER_MUTATION:
-                raise written(self.names.first[str(spec.target).removeprefix(self.names.prefix)])
-            elif spec.kind is OutputKind.BUFFER_MUTATION:
-                updates[self.names.first[str(spec.target).removeprefix(self.names.prefix)]] = self.read(node)
+            elif spec.kind in (OutputKind.PARAMETER_MUTATION, OutputKind.BUFFER_MUTATION):
+                name = self.names.first[str(spec.target).removeprefix(self.names.prefix)]
+                if spec.kind is OutputKind.PARAMETER_MUTATION:
+                    self._write_parameter(next(n for n, own in self.parameters.items() if own == name), None)
+                updates[name] = self.read(node)
         starts = {name: self.started[node] for node, name in self.buffers.items()}
         for node, name in self.buffers.items():
             if self.op.environment[node] is not starts[name]:
@@ -252,6 +253,15 @@ class _Program(Walk):
         path, drawn = self._decided(decisions), self._masks(masks)
         self._prune()
         return path, drawn
+
+    def _write_parameter(self, node: fx.Node, source: str | None) -> None:
+        """Have a frozen parameter that forward changes, as a momentum encoder's, among the buffers."""
+        name = self.parameters[node]
+        if name not in self.names.frozen or not self.names.writes_frozen:
+            raise written(name, source)
+        for place in [place for place, own in self.parameters.items() if own == name]:
+            self.buffers[place] = self.parameters.pop(place)
+            set_role(self.started[place], Role.BUFFER)
 
     def _decided(self, decisions: Sequence[Decision]) -> Decisions:
         """Make the numbers that conditions are about graph outputs."""

@@ -35,12 +35,12 @@ class Walk:
     Args:
         graph: flat, see `flat_graph`.
         op: appends to the graph that is made.
-        parameters: the placeholders of parameters, which forward must not write to, and their names.
+        parameters: the placeholders of parameters, and their names.
         prefixes: taken off the paths of modules.
     """
 
     def __init__(
-        self, graph: fx.Graph, op: AtenBuilder, parameters: Mapping[fx.Node, str], prefixes: tuple[str, str]
+        self, graph: fx.Graph, op: AtenBuilder, parameters: dict[fx.Node, str], prefixes: tuple[str, str]
     ) -> None:
         self.graph, self.op, self.prefixes = graph, op, prefixes
         self.parameters, self.aliases, self.symbols = parameters, Aliases(graph), op.symbols
@@ -209,7 +209,11 @@ class Walk:
             self._set(view, self._result(view))
         self.op.node = node
         if target in self.parameters:
-            raise written(self.parameters[target], source_line(node))
+            self._write_parameter(target, source_line(node))
+
+    def _write_parameter(self, node: fx.Node, source: str | None) -> None:
+        """Take up that forward changes a parameter."""
+        raise written(self.parameters[node], source)
 
     def read(self, node: Any) -> Any:
         """Return the value of an FX node, as the writes so far left it."""

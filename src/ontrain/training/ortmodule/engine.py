@@ -311,6 +311,7 @@ class Engine:
             course=course,
             complex_pairs=True,
             varies=self._varies,
+            writes_frozen=True,
         )
         grads = torch.is_grad_enabled()
         # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any

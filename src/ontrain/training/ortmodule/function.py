@@ -129,7 +129,7 @@ class Call:
 
     def run(self) -> tuple[torch.Tensor, ...]:
         """Run the forward half as a node of autograd's graph; return all outputs in order."""
-        reads = tuple([t for name in self.plan.executable.reads if _is_parameter(t := self.named[name])])
+        reads = tuple([self.named[name] for name in self.plan.executable.reads if self._is_parameter(name)])
         outputs: tuple[torch.Tensor, ...] = Run.apply(self, reads, *[self.named[n] for n in self.mode.wrt])  # type: ignore[no-untyped-call]
         self.returned = tuple(map(weakref.ref, outputs)) if len(outputs) > 1 else ()
         return outputs
@@ -164,10 +164,14 @@ class Call:
         self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
         outputs, tape = on_path(self.decisions, self.buffers, self.session, self.plan, self.inputs, self.seed)
         self.states = self._states()
-        read = {name: t for name in self.plan.executable.reads if not _is_parameter(t := self.named[name])}
+        read = {name: self.named[name] for name in self.plan.executable.reads if not self._is_parameter(name)}
         self.reading = Reading(read) if read else None
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
+
+    def _is_parameter(self, name: str) -> bool:
+        tensor = self.named[name]
+        return name not in self.buffers and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter))
 
     def inputs_changed(self) -> bool:
         """Whether an input was changed in place since forward."""
@@ -232,10 +236,6 @@ class Call:
 def without_autocast(device: str) -> AbstractContextManager[Any]:
     """Return a context in which kernels take their arguments as they are: a graph has its casts in it."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
-def _is_parameter(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
 
 
 class Run(torch.autograd.Function):

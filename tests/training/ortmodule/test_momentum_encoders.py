@@ -1,0 +1,93 @@
+"""A forward that moves frozen parameters after others, and replaces the memory of its state: as in eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
+
+
+def in_place(own, other):
+    own.mul_(0.9).add_(other, alpha=0.1)
+
+
+def through_data(own, other):
+    own.data = own.data * 0.9 + other.data * 0.1
+
+
+def by_copy(own, other):
+    own.data.copy_(own * 0.9 + other * 0.1)
+
+
+def interpolated(own, other):
+    torch._foreach_lerp_([own], [other.detach()], 0.1)
+
+
+class Contrastive(nn.Module):
+    """MoCo: an encoder, another that follows it, and a queue of what the other said of earlier batches."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.leader = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+        self.follower = copy.deepcopy(self.leader).requires_grad_(False)
+        self.register_buffer("queue", functional.normalize(torch.randn(16, 3)))
+        self.register_buffer("place", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("scale", torch.ones(()))
+        self.follow = follow
+
+    @torch.no_grad()
+    def _move(self, keys):
+        start = int(self.place)
+        self.queue[start : start + len(keys)] = keys
+        self.place[0] = (start + len(keys)) % len(self.queue)
+
+    def forward(self, x, other):
+        self.scale.data = self.scale.data * 0.99
+        query = functional.normalize(self.leader(x))
+        with torch.no_grad():
+            for own, parameter in zip(self.follower.parameters(), self.leader.parameters(), strict=True):
+                self.follow(own, parameter)
+            keys = functional.normalize(self.follower(other))
+        like = (query * keys).sum(1, keepdim=True)
+        logits = torch.cat([like, query @ self.queue.clone().detach().t()], 1) * self.scale / 0.07
+        self._move(keys)
+        return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long))
+
+
+@pytest.mark.parametrize("follow", [in_place, through_data, by_copy, interpolated])
+def test_an_encoder_that_follows_another_in_forward(follow):
+    torch.manual_seed(0)
+    eager = Contrastive(follow).double()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for module, owner in ((eager, eager), (wrapped, model)):
+        optimizer = torch.optim.SGD(owner.leader.parameters(), lr=0.1)
+        for step in range(5):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+            optimizer.zero_grad()
+            module(x, x * 1.1).backward()
+            optimizer.step()
+    torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-9, atol=1e-11)
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in eager.named_parameters()]
+
+
+class Clamped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.layer.weight.clamp_(-0.1, 0.1)
+        return self.layer(x)
+
+
+def test_a_parameter_that_an_optimizer_changes_may_not_be_written_to():
+    with pytest.raises(CaptureError, match=r"forward writes to parameter 'layer.weight'"):
+        ORTModule(Clamped())(torch.randn(2, 3))
