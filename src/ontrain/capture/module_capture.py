@@ -146,7 +146,7 @@ def capture(
     course: Course | None = None,
     complex_pairs: bool = False,
     varies: Callable[[torch.Tensor], bool] = lambda _: False,
-    writes_frozen: bool = False,
+    writes_parameters: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -171,7 +171,7 @@ def capture(
             last dimension of two, as `torch.view_as_real` shows it.
         varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
-        writes_frozen: whether forward may write to parameters that want no gradient; these are among the buffers.
+        writes_parameters: whether forward may write to parameters; those that want no gradient are among the buffers.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -198,7 +198,7 @@ def capture(
         sized_by_values=sized_by_values,
         complex_pairs=complex_pairs,
         varies=varies,
-        writes_frozen=writes_frozen,
+        writes_parameters=writes_parameters,
     )
     samples = _enlarged(tensors, names.dynamic)
     waits = interrupts_wait(f"{state.kind} is captured")

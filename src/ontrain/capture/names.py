@@ -31,7 +31,7 @@ class Names:
         sized_by_values: whether sizes may depend on the values of tensors, as that of `x[mask]` does.
         complex_pairs: whether the caller feeds, reads and trains complex tensors as pairs of real numbers.
         varies: says which tensors outside of the module are parameters of the graph; it holds the values of the others.
-        writes_frozen: whether forward may write to frozen parameters; those are buffers of the graph.
+        writes_parameters: whether forward may write to parameters. Frozen ones are then buffers of the graph.
     """
 
     inputs: Sequence[str]
@@ -45,4 +45,4 @@ class Names:
     sized_by_values: bool = False
     complex_pairs: bool = False
     varies: Callable[[torch.Tensor], bool] = lambda _: False
-    writes_frozen: bool = False
+    writes_parameters: bool = False

@@ -102,6 +102,7 @@ class _Program(Walk):
         )
         self.specialised: list[str] = []
         self.buffers: dict[fx.Node, str] = {}
+        self.rewritten: dict[fx.Node, str] = {}
         self.varying: dict[str, torch.Tensor] = {}
         self.outside, converted = ([], []) if outside is None else (outside.parameters, outside.converted())
         held = [original_of(t, self.outside) for t in program.constants.values() if isinstance(t, torch.Tensor)]
@@ -240,8 +241,9 @@ class _Program(Walk):
                 if spec.kind is OutputKind.PARAMETER_MUTATION:
                     self._write_parameter(next(n for n, own in self.parameters.items() if own == name), None)
                 updates[name] = self.read(node)
-        starts = {name: self.started[node] for node, name in self.buffers.items()}
-        for node, name in self.buffers.items():
+        state = self.buffers | self.rewritten
+        starts = {name: self.started[node] for node, name in state.items()}
+        for node, name in state.items():
             if self.op.environment[node] is not starts[name]:
                 updates[name] = self.op.environment[node]
         for name in self.names.order:
@@ -255,13 +257,24 @@ class _Program(Walk):
         return path, drawn
 
     def _write_parameter(self, node: fx.Node, source: str | None) -> None:
-        """Have a frozen parameter that forward changes, as a momentum encoder's, among the buffers."""
-        name = self.parameters[node]
-        if name not in self.names.frozen or not self.names.writes_frozen:
+        """Take up that forward changes a parameter: a momentum encoder's, or one that it keeps to some norm.
+
+        A frozen one is a buffer. One that wants a gradient gets that of its new value, which is the parameter itself
+        for eager PyTorch: new + (old - old), of which only the old one in front is followed.
+        """
+        name, places = self.parameters[node], [n for n, own in self.parameters.items() if own == self.parameters[node]]
+        if not self.names.writes_parameters:
             raise written(name, source)
-        for place in [place for place, own in self.parameters.items() if own == name]:
-            self.buffers[place] = self.parameters.pop(place)
-            set_role(self.started[place], Role.BUFFER)
+        if name in self.names.frozen:
+            for place in places:
+                self.buffers[place] = self.parameters.pop(place)
+                set_role(self.started[place], Role.BUFFER)
+        elif len(places) > 1 or source is None:  # a tied one, or a program that says what is new at its end only
+            raise written(name, source)
+        else:
+            old, new = self.started[node], self.op.composite("Detach", self.op.environment[node])
+            self.op.environment[node] = new + (old - self.op.composite("Detach", old))
+            self.rewritten[node] = name
 
     def _decided(self, decisions: Sequence[Decision]) -> Decisions:
         """Make the numbers that conditions are about graph outputs."""

@@ -209,7 +209,7 @@ class Walk:
             self._set(view, self._result(view))
         self.op.node = node
         if target in self.parameters:
-            self._write_parameter(target, source_line(node))
+            self._write_parameter(target, source_line(node) or str(node))
 
     def _write_parameter(self, node: fx.Node, source: str | None) -> None:
         """Take up that forward changes a parameter."""

@@ -129,7 +129,7 @@ def test_parameters_that_begin_from_the_first_batch(kind):
     assert ours.scale is scale and ours.begun == eager.begun
 
 
-def test_what_is_written_to_parameters_at_each_call_is_refused_and_undone():
+def test_what_is_written_to_parameters_beside_attributes_at_each_call_is_refused_and_undone():
     class Clamped(Begun):
         def is_begun(self):
             return False
@@ -137,12 +137,15 @@ def test_what_is_written_to_parameters_at_each_call_is_refused_and_undone():
         def begin(self, scale):
             self.scale.data.clamp_(-1, 1)
 
+        def mark(self):
+            self.begun = self.begun + 1
+
     ours = ORTModule(Clamped())
     with torch.no_grad():
         ours.scale.fill_(3)
     with pytest.raises(CaptureError, match=r"parameter 'scale'[\s\S]*begin[\s\S]*once before it is wrapped"):
         ours(torch.randn(6, 4, dtype=torch.float64))
-    assert (ours.scale == 3).all() and not ours.ready
+    assert (ours.scale == 3).all() and not ours.begun
 
 
 def test_what_the_next_call_depends_on_is_refused():

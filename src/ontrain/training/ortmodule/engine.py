@@ -42,7 +42,7 @@ from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, on_path, warn_of_courses
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
-from ontrain.training.ortmodule.settling import settled
+from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
 from ontrain.training.ortmodule.watch import Watch, check_hooks
 
@@ -105,6 +105,7 @@ class Engine:
         self._given: GivenState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
+        self._writes = False  # whether each call writes to parameters
         self._like = functools.partial(
             Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths
         )
@@ -148,12 +149,7 @@ class Engine:
                 try:
                     site = self._site(tuple(key), args, kwargs, tensors, tried, draws)
                 except ChangedStateError:
-                    if undo is not None:
-                        undo()
-                        raise
-                    undo = settled(self.module, args, kwargs)
-                    if undo is None:
-                        raise
+                    undo = self._changing(undo, args, kwargs)
                     self._forget()
                     continue
             try:
@@ -170,6 +166,30 @@ class Engine:
                 for counting in site.entry.followed:
                     counting.apply(sizes)
             return result
+
+    def _changing(
+        self, undo: Callable[[], None] | None, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> Callable[[], None] | None:
+        """In the handler of an error for changed state: let the module begin, or else its graphs write to parameters.
+
+        Args:
+            undo: takes back what the module began with, if that was tried.
+            args: positional arguments of the call.
+            kwargs: its keyword arguments.
+
+        Raises:
+            ChangedStateError: the error at hand, if both were tried, or each call changes attributes as well.
+        """
+        if undo is None and not self._writes:
+            undo = settled(self.module, args, kwargs)
+            if undo is not None:
+                return undo
+        if undo is not None:
+            undo()
+        if self._writes or not leaves_attributes(self.module, args, kwargs):
+            raise
+        self._writes = True
+        return None
 
     def _varies(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor outside of the module is an input of its graphs, and no constant."""
@@ -311,7 +331,7 @@ class Engine:
             course=course,
             complex_pairs=True,
             varies=self._varies,
-            writes_frozen=True,
+            writes_parameters=self._writes,
         )
         grads = torch.is_grad_enabled()
         # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any

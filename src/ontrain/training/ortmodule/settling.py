@@ -12,7 +12,7 @@ from torch import nn
 from ontrain.capture import GeneratorStates, flatten
 from ontrain.internals import of
 
-__all__ = ["carrying", "settled"]
+__all__ = ["carrying", "leaves_attributes", "settled"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -48,6 +48,16 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     before = {place: value for place, value in _state(module).items() if place in formed}
     _put(module, formed)
     return lambda: _put(module, before)
+
+
+def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether forward, run by a copy of the module, leaves all plain attributes as they were."""
+    double, call = _copied(module, args, kwargs)
+    start = _state(double)
+    _run(double, call)
+    after = _state(double)
+    attributes = [{p: value for p, value in state.items() if p[1] == "attribute"} for state in (start, after)]
+    return attributes[0] == attributes[1]
 
 
 def carrying(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[_Name]) -> list[_Name]:

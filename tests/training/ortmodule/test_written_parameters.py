@@ -1,4 +1,4 @@
-"""A forward that moves frozen parameters after others, and replaces the memory of its state: as in eager PyTorch."""
+"""A forward that writes to parameters: frozen ones that follow others, trained ones that keep to some norm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from ontrain.errors import CaptureError
+from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -77,17 +78,56 @@ def test_an_encoder_that_follows_another_in_forward(follow):
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in eager.named_parameters()]
 
 
-class Clamped(nn.Module):
-    def __init__(self):
+def clamped(layer):
+    with torch.no_grad():
+        layer.weight.clamp_(-0.1, 0.1)
+
+
+def normalised(layer):
+    layer.weight.data = functional.normalize(layer.weight.data)
+
+
+def a_row(layer):
+    with torch.no_grad():
+        layer.weight.mul_(0.5)
+        layer.weight[0].zero_()
+        layer.bias.sub_(layer.bias.mean())
+
+
+def smaller(layer):
+    layer.weight.data.mul_(0.9)
+
+
+class Rewriting(nn.Module):
+    """Keeps its weights to some norm before it reads them."""
+
+    def __init__(self, write):
         super().__init__()
-        self.layer = nn.Linear(3, 3)
+        self.layer, self.head, self.write = nn.Linear(6, 4), nn.Linear(4, 2), write
 
     def forward(self, x):
-        with torch.no_grad():
-            self.layer.weight.clamp_(-0.1, 0.1)
-        return self.layer(x)
+        self.write(self.layer)
+        return self.head(self.layer(x).tanh())
 
 
-def test_a_parameter_that_an_optimizer_changes_may_not_be_written_to():
-    with pytest.raises(CaptureError, match=r"forward writes to parameter 'layer.weight'"):
-        ORTModule(Clamped())(torch.randn(2, 3))
+@pytest.mark.parametrize("write", [clamped, normalised, a_row, smaller])
+def test_a_trained_parameter_gets_the_gradient_of_its_new_value(write):
+    eager = Rewriting(write).double()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    optimizers = [torch.optim.SGD(owner.parameters(), lr=0.1, momentum=0.9) for owner in (eager, model)]
+    for step in range(4):
+        x = torch.randn(3 + step % 2, 6, dtype=torch.float64)
+        for module, optimizer in zip((eager, wrapped), optimizers, strict=True):
+            optimizer.zero_grad()
+            module(x).square().sum().backward()
+            optimizer.step()
+        torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-10, atol=1e-12)
+    assert len(wrapped._engine.entries) == 1
+
+
+def test_a_trainer_changes_parameters_by_its_optimizer_only():
+    sizes = {"inputs": [("x", ["batch", 6]), ("y", ["batch", 2])], "outputs": [("loss", [], True), ("z", ["batch", 2])]}
+    trainer = ORTTrainer(Rewriting(clamped), sizes, optim.SGDConfig(lr=0.1), functional.mse_loss)
+    with pytest.raises(CaptureError, match=r"forward writes to parameter '.*layer.weight'"):
+        trainer.train_step(torch.randn(2, 6), torch.randn(2, 2))
