@@ -25,7 +25,7 @@ from ontrain.capture.installed import is_installed as is_installed
 from ontrain.capture.kept import Kept as Kept
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import Captured, capture
-from ontrain.capture.names import REQUIRES_GRAD
+from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.own_failure import FailingForwardError as FailingForwardError, refuse_as_eager as refuse_as_eager
 from ontrain.capture.owners import owners_of as owners_of

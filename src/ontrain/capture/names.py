@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["COMPLEX", "REQUIRES_GRAD", "Names"]
+__all__ = ["CLONED", "COMPLEX", "REQUIRES_GRAD", "Names"]
 
 REQUIRES_GRAD = "ontrain.requires_grad"
 """Metadata key of a parameter input that is frozen; its value is then "0"."""
+CLONED = "ontrain.cloned"
+"""Metadata key of a buffer that forward copies before it reads it, so that it may be written to before backward."""
 COMPLEX = "ontrain.complex"
 """Metadata key of a graph's input or output that holds a complex tensor as `torch.view_as_real` shows it."""
 

@@ -260,7 +260,7 @@ class _Program(Walk):
         """Take up that forward changes a parameter: a momentum encoder's, or one that it keeps to some norm.
 
         A frozen one is a buffer. One that wants a gradient gets that of its new value, which is the parameter itself
-        for eager PyTorch: new + (old - old), of which only the old one in front is followed.
+        for eager PyTorch.
         """
         name, places = self.parameters[node], [n for n, own in self.parameters.items() if own == self.parameters[node]]
         if not self.names.writes_parameters:
@@ -272,8 +272,8 @@ class _Program(Walk):
         elif len(places) > 1 or source is None:  # a tied one, or a program that says what is new at its end only
             raise written(name, source)
         else:
-            old, new = self.started[node], self.op.composite("Detach", self.op.environment[node])
-            self.op.environment[node] = new + (old - self.op.composite("Detach", old))
+            new = self.op.composite("Detach", self.op.environment[node])
+            self.op.environment[node] = self.op.composite("Revalued", self.started[node], new)
             self.rewritten[node] = name
 
     def _decided(self, decisions: Sequence[Decision]) -> Decisions:

@@ -123,9 +123,31 @@ def test_autograd_learns_that_a_graph_has_written_to_a_buffer():
         product.backward()
 
 
-def test_a_buffer_that_the_program_changes_before_backward_is_refused():
-    ours = ORTModule(Scoring(nn.Linear(6, 4), queue := torch.randn(4, 8)))
-    _, scores = ours(torch.randn(5, 6))
-    queue.mul_(2)
-    with pytest.raises(InputError, match="'queue' was modified by an inplace operation"):
-        scores.sum().backward()
+class Uncopied(Scoring):
+    def forward(self, x):
+        keys = self.layer(x)
+        return keys, keys @ self.queue
+
+
+def test_a_buffer_that_the_program_changes_before_backward_is_refused_as_in_eager():
+    eager = Uncopied(nn.Linear(6, 4), queue := torch.randn(4, 8))
+    for module in (eager, ORTModule(eager)):
+        _, scores = module(torch.randn(5, 6))
+        queue.mul_(2)
+        with pytest.raises((InputError, RuntimeError), match="modified by an inplace operation"):
+            scores.sum().backward()
+
+
+def test_a_buffer_that_forward_has_copied_may_be_changed_by_the_program():
+    eager = Scoring(nn.Linear(6, 4), queue := torch.randn(4, 8))
+    x, gradients = torch.randn(5, 6), []
+    start = queue.clone()
+    for module in (eager, ORTModule(eager)):
+        queue.copy_(start)
+        _, scores = module(x)
+        queue.mul_(2)
+        eager.zero_grad()
+        scores.square().sum().backward()
+        gradients.append([parameter.grad for parameter in eager.parameters()])
+        assert torch.equal(queue, 2 * start)
+    torch.testing.assert_close(gradients[1], gradients[0])

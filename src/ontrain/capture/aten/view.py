@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, Scalar
+from ontrain.capture.names import CLONED
 from ontrain.functions import VJP
+from ontrain.graph import Role, role_of
 from ontrain.operators import Value, each
 from ontrain.sizes import Size
 
@@ -40,7 +42,19 @@ def _squeezed(op: AtenBuilder, x: Value, shape: list[Dim], before: list[Dim]) ->
     return op.Squeeze(x, sorted(axis % len(before) for axis in axes if before[axis] == 1))
 
 
-@aten("contiguous", "clone", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
+@aten("clone")
+def clone(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
+    source = x
+    while (
+        (producer := source.producer()) is not None and producer.op_type == "Detach" and producer.inputs[0] is not None
+    ):
+        source = cast(Value, producer.inputs[0])
+    if role_of(source) is Role.BUFFER:
+        source.metadata_props[CLONED] = "1"
+    return x
+
+
+@aten("contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
       "resolve_neg", "view.dtype", "pin_memory", "conj", "conj_physical", "real")  # fmt: skip
 def same(op: AtenBuilder, x: Value, *_: object) -> Value:
     if x.dtype != op.dtype:

@@ -221,7 +221,7 @@ class Engine:
             session, mode, seeds, entry.outputs, inputs, plan, planned, entry.deferred, entry.buffers,
             entry.read_buffers, entry.inspected, entry.decisions, _draw(plan.executable.stochastic),
             dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
-            following=entry.following,
+            following=entry.following, cloned=entry.cloned,
         )  # fmt: skip
         with without_autocast(session.device.type):
             results = call.run()

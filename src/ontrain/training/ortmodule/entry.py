@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ontrain.autodiff import following_outputs
-from ontrain.capture import Captured, Kept, leaf_paths, owners_of
+from ontrain.capture import CLONED, Captured, Kept, leaf_paths, owners_of
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
@@ -86,6 +86,7 @@ class Entry:
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
+        self.cloned = frozenset(str(v.name) for v in captured.model.graph.inputs if CLONED in v.metadata_props)
         self.carried, self.left = self._carried(), tuple(left)
         self._modes: dict[tuple[bool, ...], Mode] = {}
         # An optimizer's step on a complex parameter is not seen by what copies parameters before it.

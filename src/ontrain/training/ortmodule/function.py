@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -100,6 +100,7 @@ class Call:
         differentiated: whether a backward has been here.
         reading: buffers that backward reads.
         following: returns the outputs that follow from one of them within the graph.
+        cloned: buffers that forward copies before it reads them.
         returned: the outputs as the caller has them, as far as somebody does.
     """
 
@@ -125,6 +126,7 @@ class Call:
     differentiated: bool = False
     reading: Reading | None = None
     following: Callable[[str], frozenset[str]] = lambda _: frozenset()
+    cloned: Collection[str] = ()
     returned: tuple[weakref.ref[torch.Tensor], ...] = ()
 
     def run(self) -> tuple[torch.Tensor, ...]:
@@ -165,7 +167,7 @@ class Call:
         outputs, tape = on_path(self.decisions, self.buffers, self.session, self.plan, self.inputs, self.seed)
         self.states = self._states()
         read = {name: self.named[name] for name in self.plan.executable.reads if not self._is_parameter(name)}
-        self.reading = Reading(read) if read else None
+        self.reading = Reading(read, self.cloned) if read else None
         self.steps = self.inspected.hand_out(outputs)
         return outputs, tape
 

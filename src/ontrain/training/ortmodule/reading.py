@@ -10,7 +10,7 @@ value for the backwards that are still to come.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -23,12 +23,17 @@ __all__ = ["Reading", "written", "writing"]
 
 
 class Reading:
-    """The buffers that the backward of one call reads, by name, and their values where they were written to."""
+    """The buffers that the backward of one call reads, by name, and their values where they were written to.
 
-    def __init__(self, buffers: Mapping[str, torch.Tensor]) -> None:
+    Args:
+        buffers: those that backward reads.
+        cloned: names of those that forward itself copies first, so that the program may write to them.
+    """
+
+    def __init__(self, buffers: Mapping[str, torch.Tensor], cloned: Collection[str] = ()) -> None:
         self._buffers = {name: buffer for name, buffer in buffers.items() if not buffer.is_inference()}
         self._versions = {name: _version(buffer) for name, buffer in self._buffers.items()}
-        self._kept: dict[str, torch.Tensor] = {}
+        self._kept = {name: tensor.detach().clone() for name, tensor in self._buffers.items() if name in cloned}
         with _lock:
             for buffer in self._buffers.values():
                 readers = [ref for ref in _readers.get(_place(buffer), ()) if ref() is not None]
