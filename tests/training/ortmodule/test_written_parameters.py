@@ -126,6 +126,22 @@ def test_a_trained_parameter_gets_the_gradient_of_its_new_value(write):
     assert len(wrapped._engine.entries) == 1
 
 
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, float("inf")])
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_rows_of_a_table_that_are_too_long_are_shortened_when_they_are_looked_up(kind, norm_type):
+    eager = nn.Sequential(kind(7, 3, max_norm=0.5, norm_type=norm_type), nn.Linear(3, 2)).double()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    optimizers = [torch.optim.SGD(owner.parameters(), lr=0.3) for owner in (eager, model)]
+    for step in range(3):
+        ids = torch.randint(0, 7, (3, 4 + step))
+        for module, optimizer in zip((eager, wrapped), optimizers, strict=True):
+            optimizer.zero_grad()
+            module(ids).square().sum().backward()
+            optimizer.step()
+        torch.testing.assert_close(model.state_dict(), eager.state_dict(), rtol=1e-10, atol=1e-12)
+
+
 def test_a_trainer_changes_parameters_by_its_optimizer_only():
     sizes = {"inputs": [("x", ["batch", 6]), ("y", ["batch", 2])], "outputs": [("loss", [], True), ("z", ["batch", 2])]}
     trainer = ORTTrainer(Rewriting(clamped), sizes, optim.SGDConfig(lr=0.1), functional.mse_loss)
