@@ -98,6 +98,11 @@ def smaller(layer):
     layer.weight.data.mul_(0.9)
 
 
+def shortened(layer):
+    with torch.no_grad():
+        layer.weight.renorm_(2, 0, 0.3)
+
+
 class Rewriting(nn.Module):
     """Keeps its weights to some norm before it reads them."""
 
@@ -110,7 +115,7 @@ class Rewriting(nn.Module):
         return self.head(self.layer(x).tanh())
 
 
-@pytest.mark.parametrize("write", [clamped, normalised, a_row, smaller])
+@pytest.mark.parametrize("write", [clamped, normalised, a_row, smaller, shortened])
 def test_a_trained_parameter_gets_the_gradient_of_its_new_value(write):
     eager = Rewriting(write).double()
     model = copy.deepcopy(eager)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.capture.aten.reduction import length
+from ontrain.capture.aten.reduction import shortened
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
@@ -33,17 +33,11 @@ def _frequencies(op: AtenBuilder, weight: Value, ids: Value) -> Value:
     return op.ScatterND(zeros, op.Unsqueeze(op.cast(ids, ir.DataType.INT64), [-1]), ones, reduction="add")
 
 
-_RENORM_EPS = 1e-7
-"""What torch adds to the norm of a row that is too long before it divides by it."""
-
-
 @aten("embedding_renorm")
 def embedding_renorm(op: AtenBuilder, weight: Value, ids: Value, max_norm: float, norm_type: float) -> Value:
     """The table with those rows that are looked up, and longer than the norm, shortened to it."""
-    norms, longest = length(op, weight, norm_type, [1], True), op.cast(max_norm, weight.dtype)
     read = op.Greater(op.Unsqueeze(_frequencies(op, weight, ids), [1]), op.cast(0, weight.dtype))
-    factor = longest / (norms + op.cast(_RENORM_EPS, weight.dtype))
-    return weight * op.Where(op.And(read, op.Greater(norms, longest)), factor, op.cast(1, weight.dtype))
+    return op.Where(read, shortened(op, weight, norm_type, [1], max_norm), weight)
 
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")

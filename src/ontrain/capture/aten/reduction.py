@@ -229,6 +229,23 @@ def length(op: AtenBuilder, x: Value, ord: float, dim: Sequence[int] | None, kee
     return op.Where(empty, zero, op.Pow(op.Where(empty, one, total), op.cast(1 / float(ord), x.dtype)))
 
 
+_RENORM_EPS = 1e-7
+"""What torch adds to a norm that is too great before it divides by it."""
+
+
+def shortened(op: AtenBuilder, x: Value, ord: float, dim: Sequence[int], longest: float) -> Value:
+    """x, its vectors along axes scaled down to a norm where they are longer."""
+    norms, most = length(op, x, ord, dim, True), op.cast(longest, x.dtype)
+    factor = most / (norms + op.cast(_RENORM_EPS, x.dtype))
+    return x * op.Where(op.Greater(norms, most), factor, op.cast(1, x.dtype))
+
+
+@aten("renorm")
+def renorm(op: AtenBuilder, x: Value, p: float, dim: int, maxnorm: float) -> Value:
+    rank = len(op.input_shape(0))
+    return shortened(op, x, p, [axis for axis in range(rank) if axis != dim % rank], maxnorm)
+
+
 @aten("dist")
 def dist(op: AtenBuilder, a: Value, b: Value, p: float = 2) -> Value:
     return length(op, op.cast(a, op.dtype) - op.cast(b, op.dtype), p, None, False)
