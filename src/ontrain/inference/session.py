@@ -418,7 +418,13 @@ def _source(source: object) -> str | bytes:
         return source
     onnx = sys.modules.get("onnx")  # who has a message has imported it
     if onnx is not None and isinstance(source, onnx.ModelProto):
-        return bytes(source.SerializeToString())
+        try:
+            return bytes(source.SerializeToString())
+        except Exception as error:  # protobuf's errors share no base but Exception
+            raise InputError(
+                "the model cannot be written as bytes", reason=f"{error}: protobuf writes less than 2 GiB",
+                way_out="save it by onnx.save(model, path, save_as_external_data=True), and give the path",
+            ) from error  # fmt: skip
     if not isinstance(source, str | os.PathLike):
         raise also(
             InputError(
