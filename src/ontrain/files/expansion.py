@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
-from google.protobuf.message import EncodeError
 
 from ontrain.errors import GraphError
 from ontrain.files.subgraphs import subgraphs
@@ -83,8 +82,8 @@ def check_expansion(proto: onnx.ModelProto, name: str) -> None:
 
 def _size(proto: onnx.ModelProto) -> int:
     try:
-        return proto.ByteSize()
-    except EncodeError:  # with its data, which were read from other files
+        return int(proto.ByteSize())
+    except Exception:  # noqa: BLE001 (protobuf's errors share no base; with its data, which were read from other files)
         return _UNWRITTEN
 
 

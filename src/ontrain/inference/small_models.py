@@ -108,7 +108,7 @@ class SmallModel:
 
 def _is_larger(proto: onnx.ModelProto, size: int) -> bool:
     """Whether a model has more bytes; protobuf measures none of 2 GiB and more, and writes it out to do so."""
-    return sum(math.prod(tensor.dims) for tensor in tensors_of(proto)) > size or proto.ByteSize() > size
+    return bool(sum(math.prod(tensor.dims) for tensor in tensors_of(proto)) > size or proto.ByteSize() > size)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
