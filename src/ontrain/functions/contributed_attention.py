@@ -406,12 +406,12 @@ def group_query_attention(
         cache = SlidingCache(before, after, length, capacity, local_window_size)
         whole = capacity + length
         k, v = (cache.joined(op, past, new) for past, new in ((past_key, k), (past_value, v)))
-        kept = [cache.kept(op, x) for x in (k, v)]
+        caches = [cache.updated(op, x) for x in (k, v)]
         bias = _window(op, own, op.Unsqueeze(cache.positions(op), [1]), query.dtype, local_window_size)
     else:
         whole = max(longest, static_dims(past_key)[2] if past_key is not None else 0)
         k, v = (behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
-        kept = [op.Identity(k), op.Identity(v)]
+        caches = [op.Identity(k), op.Identity(v)]
         keys = op.const(np.arange(whole)[None, None])
         bias = (
             _window(op, own, keys, query.dtype, local_window_size) if causal
@@ -426,7 +426,7 @@ def group_query_attention(
                    [batch, num_heads, whole, width]) for x in (k, v)
     ]  # fmt: skip
     scores = _Scores(scale, softcap, sinks, bool(smooth_softmax))
-    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), kept[0], kept[1]
+    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), caches[0], caches[1]
 
 
 def behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:

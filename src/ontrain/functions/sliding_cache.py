@@ -64,7 +64,7 @@ class SlidingCache:
         """Return the cached keys [B, heads, C, width] and the step's [B, heads, S, width] in one tensor."""
         return op.Concat(past, new, axis=2)
 
-    def kept(self, op: Builder, joined: Value) -> Value:
+    def updated(self, op: Builder, joined: Value) -> Value:
         """Return the cache behind the step, of what `joined` gave; places behind L(T) hold some key."""
         batch, heads, keys, width = static_dims(joined)
         held, after = self._held(op, self.before), self._held(op, self.after)
