@@ -104,3 +104,15 @@ def test_a_cache_smaller_than_the_window_is_refused():
     tokens = np.zeros((1, 1, (_HEADS + 2 * _SHARED) * _WIDTH), np.float32)
     with pytest.raises(OntrainError, match="a cache of 4 places for a window of 8 tokens"):
         _steps(session, tokens, 4, [1])
+
+
+@pytest.mark.parametrize("size", [16, "d"])
+def test_sizes_of_the_next_cache_are_told_as_onnxruntime_tells_them(size):
+    model = onnx.load_from_string(_model(4))
+    for value in (*model.graph.input[1:3], *model.graph.output[1:]):
+        kind = value.type.tensor_type
+        kind.shape.CopyFrom(helper.make_tensor_type_proto(1, ["b", _SHARED, "c", size]).tensor_type.shape)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    ours = ontrain.InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+    told = [[(value.name, value.shape) for value in session.get_outputs()] for session in (ours, theirs)]
+    assert told[0][1:] == told[1][1:] == [(name, ["b", _SHARED, "c", size]) for name in "kv"]

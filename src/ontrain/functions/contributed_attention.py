@@ -330,7 +330,9 @@ def _grouped_types(
     whole = max(known, buffer) if known is not None and isinstance(buffer, int) else None
     if sliding_window_cache:
         whole = buffer if isinstance(buffer, int) else None
-    present = (query.dtype, ir.Shape([batch, kv_num_heads, whole, width]))
+    # As in onnxruntime, a size that the cache leaves open is open in the next one.
+    cache_width = width if past is None or isinstance(past.shape[3], int) else past.shape[3]
+    present = (query.dtype, ir.Shape([batch, kv_num_heads, whole, cache_width]))
     return [(query.dtype, ir.Shape([batch, length, width * num_heads if width else None])), present, present]
 
 
@@ -377,7 +379,7 @@ def group_query_attention(
     """
     if k_scale is not None or v_scale is not None or qk_output:
         raise _refuse("a quantised cache, or the scores as output")
-    if sliding_window_cache and (attention_bias is not None or past_key is None or not causal):
+    if sliding_window_cache and (attention_bias is not None or past_key is None or past_value is None or not causal):
         raise _refuse("a windowed cache with a bias, without a cache, or without a causal mask")
     number = constant_of(total, "its input total_sequence_length")
     assert number is not None and lengths is not None
@@ -402,6 +404,7 @@ def group_query_attention(
             for x in (q, k)
         )
     if sliding_window_cache:
+        assert past_key is not None and past_value is not None
         capacity, after = static_dims(past_key)[2], tokens_after(op, lengths, batch)
         cache = SlidingCache(before, after, length, capacity, local_window_size)
         whole = capacity + length
