@@ -218,3 +218,21 @@ def test_a_file_that_differentiates_is_written_as_it_is(place):
     session = ontrain.InferenceSession(proto, options, providers=["TorchExecutionProvider"])
     assert [node.op_type for node in onnx.load(path).graph.node] == ["Mul", "Gradient"]
     np.testing.assert_allclose(session.run(["d"], {"x": X[0]})[0], 2 * X[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_bytes_find_their_external_data_where_the_process_runs(place, provider, monkeypatch):
+    """With onnxruntime's optimisation off: it asks for the model's path."""
+    content = (place / "outside.onnx").read_bytes()
+
+    def opened(module, name):
+        options = module.SessionOptions()
+        options.graph_optimization_level = module.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return module.InferenceSession(content, options, providers=[name])
+
+    monkeypatch.chdir(place)
+    (theirs,) = opened(onnxruntime, "CPUExecutionProvider").run(None, {"x": X})
+    np.testing.assert_allclose(opened(ontrain, provider).run(None, {"x": X})[0], theirs, rtol=1e-6)
+    monkeypatch.chdir("/")
+    with pytest.raises(ontrain.OntrainError):
+        opened(ontrain, provider)

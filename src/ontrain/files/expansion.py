@@ -17,6 +17,8 @@ __all__ = ["call_depth", "check_expansion"]
 _Key = tuple[str, str, str]
 _BYTES = 1 << 29
 """Bytes that the nodes of functions may come to: a constant in a function is copied with each call of it."""
+_UNWRITTEN = 1 << 31
+"""Bytes from which on protobuf writes no message."""
 _COUNTLESS = 10**18
 """Counts end here: forty thousand functions that double come to a number that no message holds."""
 
@@ -64,8 +66,7 @@ def check_expansion(proto: onnx.ModelProto, name: str) -> None:
                 reason=f"the file states {written} nodes; more than {limit} {things} are taken for an attack",
                 way_out=larger,
             )
-    stated = proto.ByteSize()
-    if extent.size > max(_BYTES, 2 * stated):
+    if extent.size > _BYTES and extent.size > 2 * (stated := _size(proto)):
         raise GraphError(
             f"the functions of {name} expand to {_text(extent.size)} bytes",
             reason=f"the file has {stated}: the constants in a function are copied with each call of it",
@@ -77,6 +78,13 @@ def check_expansion(proto: onnx.ModelProto, name: str) -> None:
             reason=f"more than {NESTING} are taken for an attack: each function calls the next in a branch or a loop",
             way_out="call them outside of branches and loops",
         )
+
+
+def _size(proto: onnx.ModelProto) -> int:
+    try:
+        return int(proto.ByteSize())
+    except Exception:  # noqa: BLE001 (protobuf's errors share no base; with its data, which were read from other files)
+        return _UNWRITTEN
 
 
 def call_depth(proto: onnx.ModelProto) -> int:

@@ -8,6 +8,7 @@ import os
 from ontrain.disk import open_file
 from ontrain.errors import InputError
 from ontrain.files.demands import DEMANDING
+from ontrain.files.texts import Content, fields, texts
 
 __all__ = ["TRAPS", "suspect"]
 
@@ -43,38 +44,11 @@ def suspect(source: str | bytes) -> bytes | None:
         raise InputError(f"{source!r} cannot be read", reason=str(error)) from error
 
 
-def _names_any(content: bytes | mmap.mmap) -> bool:
+def _names_any(content: Content) -> bool:
     # A file of onnxruntime's own format is read by nothing else.
     if content[4:8] == _ORT_FORMAT:
         return False
-    return _has_functions(content) or any(content.find(name) >= 0 for name in (*TRAPS, _EXTERNAL, _TRAINS))
-
-
-def _has_functions(content: bytes | mmap.mmap) -> bool:
-    """Whether a field of the message is a function: the fields are walked over, none is read."""
-    at = 0
-    while at < len(content):
-        tag, at = _varint(content, at)
-        if tag >> 3 == _FUNCTIONS:
-            return True
-        kind = tag & 7
-        if kind == 0:
-            _, at = _varint(content, at)
-        elif kind == 2:
-            length, at = _varint(content, at)
-            at += length
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        else:
-            return False  # no message
-    return False
-
-
-def _varint(content: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """A number of protobuf's and the place behind it; a file that ends within gives what there is."""
-    value = 0
-    for i, byte in enumerate(content[at : at + 10]):
-        value |= (byte & 127) << 7 * i
-        if byte < 128:
-            return value, at + i + 1
-    return value, len(content)
+    if any(number == _FUNCTIONS for number, _, _ in fields(content, 0, len(content))):
+        return True
+    named = texts(content)
+    return any(name in named for name in (*TRAPS, _EXTERNAL, _TRAINS))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ontrain.functions.contributed import MICROSOFT
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import NoBodyError, composite
+from ontrain.functions.sliding_cache import SlidingCache, tokens_after
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
 
@@ -318,14 +319,20 @@ def rotary_embedding(
     )
 
 
-def _grouped_types(inputs: Sequence[Any], *, num_heads: int = 1, kv_num_heads: int = 1, **_: object) -> Types:
+def _grouped_types(
+    inputs: Sequence[Any], *, num_heads: int = 1, kv_num_heads: int = 1, sliding_window_cache: int = 0, **_: object
+) -> Types:
     query, key, past, total = ([*inputs, *[None] * 7][i] for i in (0, 1, 3, 6))
     batch, length, hidden = query.shape
     width = _over(hidden, num_heads if key is not None else num_heads + 2 * kv_num_heads)
     known = None if total is None or total.const_value is None else int(total.const_value.numpy().reshape(()))
     buffer = 0 if past is None else past.shape[2]
     whole = max(known, buffer) if known is not None and isinstance(buffer, int) else None
-    present = (query.dtype, ir.Shape([batch, kv_num_heads, whole, width]))
+    if sliding_window_cache:
+        whole = buffer if isinstance(buffer, int) else None
+    # As in onnxruntime, a size that the cache leaves open is open in the next one.
+    cache_width = width if past is None or isinstance(past.shape[3], int) else past.shape[3]
+    present = (query.dtype, ir.Shape([batch, kv_num_heads, whole, cache_width]))
     return [(query.dtype, ir.Shape([batch, length, width * num_heads if width else None])), present, present]
 
 
@@ -370,8 +377,10 @@ def group_query_attention(
 
     `lengths` are those of the sequences with their new keys, less one; `total` is the longest.
     """
-    if k_scale is not None or v_scale is not None or qk_output or sliding_window_cache:
-        raise _refuse("a quantised or windowed cache, or the scores as output")
+    if k_scale is not None or v_scale is not None or qk_output:
+        raise _refuse("a quantised cache, or the scores as output")
+    if sliding_window_cache and (attention_bias is not None or past_key is None or past_value is None or not causal):
+        raise _refuse("a windowed cache with a bias, without a cache, or without a causal mask")
     number = constant_of(total, "its input total_sequence_length")
     assert number is not None and lengths is not None
     longest = int(number.reshape(()))
@@ -394,11 +403,23 @@ def group_query_attention(
             op.RotaryEmbedding(x, cosines, sines, own if places is None else places, interleaved=rotary_interleaved)
             for x in (q, k)
         )
-    whole = max(longest, static_dims(past_key)[2] if past_key is not None else 0)
-    k, v = (behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
-    bias = (
-        _window(op, own, whole, query.dtype, local_window_size) if causal else _short(op, lengths, whole, query.dtype)
-    )
+    if sliding_window_cache:
+        assert past_key is not None and past_value is not None
+        capacity, after = static_dims(past_key)[2], tokens_after(op, lengths, batch)
+        cache = SlidingCache(before, after, length, capacity, local_window_size)
+        whole = capacity + length
+        k, v = (cache.joined(op, past, new) for past, new in ((past_key, k), (past_value, v)))
+        caches = [cache.updated(op, x) for x in (k, v)]
+        bias = _window(op, own, op.Unsqueeze(cache.positions(op), [1]), query.dtype, local_window_size)
+    else:
+        whole = max(longest, static_dims(past_key)[2] if past_key is not None else 0)
+        k, v = (behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
+        caches = [op.Identity(k), op.Identity(v)]
+        keys = op.const(np.arange(whole)[None, None])
+        bias = (
+            _window(op, own, keys, query.dtype, local_window_size) if causal
+            else _short(op, lengths, whole, query.dtype)
+        )  # fmt: skip
     if attention_bias is not None:
         missing = whole - static_dims(attention_bias)[-1]
         bias = bias + (op.Pad(attention_bias, [0] * 7 + [missing]) if missing else attention_bias)
@@ -408,7 +429,7 @@ def group_query_attention(
                    [batch, num_heads, whole, width]) for x in (k, v)
     ]  # fmt: skip
     scores = _Scores(scale, softcap, sinks, bool(smooth_softmax))
-    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), op.Identity(k), op.Identity(v)
+    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), caches[0], caches[1]
 
 
 def behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:
@@ -423,9 +444,8 @@ def behind(op: Builder, past: Value | None, new: Value, before: Value, whole: in
     return op.TensorScatter(buffer, new, before, axis=2)
 
 
-def _window(op: Builder, own: Value, whole: int, dtype: ir.DataType, window: int) -> Value:
-    """What hides from each query [B, S] the keys behind it, and those more than a window before it."""
-    keys = op.const(np.arange(whole)[None, None])
+def _window(op: Builder, own: Value, keys: Value, dtype: ir.DataType, window: int) -> Value:
+    """What hides from each query [B, S] the keys [B or 1, 1, K] behind it, and those more than a window before it."""
     own = op.Unsqueeze(own, [2])
     seen = op.LessOrEqual(keys, own)
     if window >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ontrain.errors import InputError, OptionError
@@ -11,7 +11,7 @@ from ontrain.inference.options import RunOptions, say_once
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.stock import stock
 
-__all__ = ["check_arguments", "heed_run"]
+__all__ = ["at_hand", "check_arguments", "heed_run"]
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ARENAS = re.compile(r"((cpu|gpu)(:(-?\d+)?(:[^;]*)?)?)?(;((cpu|gpu)(:(-?\d+)?(:[^;]*)?)?)?)*")
@@ -30,6 +30,11 @@ def heed_run(run_options: Any, provider: str) -> None:
             error = OptionError(f"{key} is {value!r}", way_out="list devices with their numbers, such as 'cpu:0'")
             raise also(error, upstream("InvalidArgument"))
         say_once(f"The run's entry {key} means nothing to {provider}.")
+
+
+def at_hand(names: Any) -> Any:
+    """Return names that can be read more than once; those of a generator cannot."""
+    return list(names) if isinstance(names, Iterator) else names
 
 
 def check_arguments(output_names: Any, feeds: Any, run_options: Any) -> None:

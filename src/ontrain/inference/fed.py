@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ontrain.errors import InputError
+from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
 from ontrain.stock_values import array_of, ort_value
 
@@ -27,11 +28,12 @@ def fed_value(value: Any, kind: str = "") -> Any:
 
     Tensors become arrays, in sequences and maps too; arrays of `ml_dtypes` become `OrtValue`s; all that onnxruntime
     knows stays as it is.
+
+    Raises:
+        InputError: a tensor is sparse, quantised, nested or on the meta device.
     """
     if not isinstance(value, np.ndarray) and _is_tensor(value):
-        from ontrain.capture import to_array
-
-        value = to_array(value)
+        value = _of_tensor(value)
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             # onnxruntime reads fixed-width bytes up to a zero, and so beyond an item that fills its width.
@@ -49,6 +51,21 @@ def fed_value(value: Any, kind: str = "") -> Any:
     if hasattr(value, "__dlpack__") and not isinstance(value, onnxruntime.OrtValue):
         return onnxruntime.OrtValue.from_dlpack(value)
     return value
+
+
+def _of_tensor(value: Any) -> Array:
+    from ontrain.capture import to_array
+
+    try:
+        return to_array(value)
+    except (TypeError, RuntimeError) as error:
+        raise also(
+            InputError(
+                "a tensor is fed that no array can be made of", reason=str(error),
+                way_out="feed a dense one: to_dense(), dequantize(), to_padded_tensor()",
+            ),
+            RuntimeError,
+        ) from error  # fmt: skip
 
 
 def _is_foreign(value: object) -> bool:

@@ -38,6 +38,11 @@ def fed_tensor(name: str, value: object, kind: str = "") -> torch.Tensor:
     if type(value) is np.ndarray:
         return _of_array(name, value)
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.is_nested or value.is_meta:
+            way_out = f"feed a dense {kind or 'tensor'}"
+            raise also(
+                InputError(f"what is fed for {name!r} is no dense tensor with numbers", way_out=way_out), RuntimeError
+            )
         return value.detach()
     if value is None:  # numpy would make a number of it
         raise _nothing(name, kind, RuntimeError)

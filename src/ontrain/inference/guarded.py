@@ -41,12 +41,11 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
     if proto is None:
         return source, Changes()
     told = config_entry(options, EXTERNAL_FOLDER)
-    folder = None if isinstance(source, bytes) else Path(source).parent
-    folder = Path(told) if folder is None and told else folder
+    folder = Path(told or os.getcwd()) if isinstance(source, bytes) else Path(source).parent
     name = "the model" if isinstance(source, bytes) else Path(source).name
     external = [tensor for tensor in tensors_of(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
     for tensor in external:
-        if folder is not None or not _brings_data(options):
+        if not (isinstance(source, bytes) and not told and _brings_data(options)):
             check_external(tensor, folder, name)
     check_expansion(proto, name)
     depth = call_depth(proto)

@@ -82,6 +82,25 @@ def told_apart(proto: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def without_scalars(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose inputs without sizes have any, as onnxruntime takes them.
+
+    Args:
+        proto: stays as it is.
+    """
+    import onnx
+
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    for value in model.graph.input:
+        if not value.type.tensor_type.shape.dim:
+            value.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
 def _forget_names(graph: onnx.GraphProto) -> None:
     """Take away the names of sizes of all values but the inputs of the main graph."""
     for value in (*graph.value_info, *graph.output):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +32,9 @@ def read_model(source: str | bytes, options: Any) -> onnx.ModelProto:
     is_ours = isinstance(options, SessionOptions)
     if is_ort_format(source):
         source = as_onnx(source, options.custom_libraries if is_ours else ())
+    folder = config_entry(options, EXTERNAL_FOLDER) or (os.getcwd() if isinstance(source, bytes) else None)
     proto, _ = read_proto(
-        source, folder=config_entry(options, EXTERNAL_FOLDER) or None,
+        source, folder=folder,
         brought=options.initializers if is_ours else (), contents=options.external_files if is_ours else None,
     )  # fmt: skip
     return _with_options(proto, options)

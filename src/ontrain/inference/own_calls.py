@@ -13,7 +13,7 @@ import torch
 from ontrain.capture import to_array
 from ontrain.errors import InputError, OntrainError, OptionError
 from ontrain.inference.adapters import adapted, say_without_adapters
-from ontrain.inference.arguments import check_arguments
+from ontrain.inference.arguments import at_hand, check_arguments
 from ontrain.inference.assignment import AssignedNode, AssignedSubgraph
 from ontrain.inference.binding import OwnBinding
 from ontrain.inference.error_classes import loading
@@ -107,6 +107,7 @@ class OwnSession:
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """Run on `OrtValue`s, and return `OrtValue`s that share the memory of the results."""
+        output_names = at_hand(output_names)
         results = self._runs.run(output_names, adapted(input_dict_ort_values, run_options), run_options)
         return self.ort_values(output_names or [value.name for value in self.get_outputs()], results)
 

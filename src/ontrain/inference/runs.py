@@ -14,12 +14,12 @@ from ontrain.inference.arguments import check_arguments, heed_run
 from ontrain.inference.error_classes import of_a_run
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession, node_arg_of
-from ontrain.inference.inner_values import exposed, overridable, told_apart
+from ontrain.inference.inner_values import exposed, overridable, told_apart, without_scalars
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
 from ontrain.rounds import StoppedError, stop_if_asked, stopped_by
-from ontrain.session import MixedSizesError
+from ontrain.session import MixedSizesError, ScalarError
 
 __all__ = ["Runs"]
 
@@ -52,11 +52,12 @@ class Runs:
         self._inputs, self._outputs = self.session.get_inputs(), self.session.get_outputs()
         self._kinds = {known.name: known.type for known in (*self._inputs, *self.overridable)}
         self._names = {value.name for value in self._inputs}
+        self._own_values = {value.name for value in self.overridable}
         self._optional = [value.name for value in self._inputs if value.type.startswith("optional(")]
         self._known_outputs = {value.name for value in self._outputs}
         self._fed_weights: dict[frozenset[str], GraphSession] = {}
         self._apart: dict[GraphSession, GraphSession] = {}
-        """By session another one of the same model, in which no two sizes have one name."""
+        """By session another one of the same model, in which no two sizes have one name, and a scalar may have some."""
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Return the outputs as `GraphSession.compute` has them.
@@ -65,6 +66,8 @@ class Runs:
             InputError: the model has no input or output of a name, or a feed does not fit.
             ProviderError: the model fails while it runs.
         """
+        if self.overridable and type(feeds) is dict:
+            feeds = {name: value for name, value in feeds.items() if value is not None or name not in self._own_values}
         self._check(output_names, feeds, run_options)
         if run_options is None:
             return self._traced(output_names, feeds)
@@ -121,7 +124,7 @@ class Runs:
             names = list(output_names) if output_names else None
             try:
                 return self._apart.get(session, session).compute(names, values)
-            except MixedSizesError as error:
+            except (MixedSizesError, ScalarError) as error:
                 return self._computed_apart(session, names, values, error)
         except StoppedError:
             raise
@@ -129,16 +132,19 @@ class Runs:
             raise of_a_run(error) from error
 
     def _computed_apart(
-        self, session: GraphSession, names: list[str] | None, values: Mapping[str, Any], error: MixedSizesError
-    ) -> list[Any]:
-        """Run with a size for each input where the file has one name for several.
+        self, session: GraphSession, names: list[str] | None, values: Mapping[str, Any],
+        error: MixedSizesError | ScalarError,
+    ) -> list[Any]:  # fmt: skip
+        """Run with a size for each input where the file has one name for several, and with any for a scalar that has.
 
         Raises:
             MixedSizesError: so the model does not run either.
+            ScalarError: likewise.
         """
         weights = next((fed for fed, known in self._fed_weights.items() if known is session), frozenset())
         try:
-            apart = self._opened(told_apart(exposed(self._read(), (), weights)), self._unsaved)
+            model = told_apart(exposed(self._read(), (), weights))
+            apart = self._opened(without_scalars(model) if isinstance(error, ScalarError) else model, self._unsaved)
             results = apart.compute(names, values)
         except StoppedError:
             raise

@@ -15,6 +15,7 @@ import numpy as np
 
 from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
 from ontrain.files import suspect
+from ontrain.inference.arguments import at_hand
 from ontrain.inference.binding import IOBinding
 from ontrain.inference.fed import fed_value, run_by_values
 from ontrain.inference.inner_values import exposed, inner_names
@@ -247,6 +248,8 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             InputError: an input is missing, unknown, or does not fit; or an output is unknown.
             ProviderError: the model fails while it runs.
         """
+        if output_names is not None and type(output_names) is not list:
+            output_names = at_hand(output_names)
         if self._own is not None:
             return self._run_own(output_names, input_feed, run_options)
         feeds = input_feed
@@ -360,6 +363,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             InputError: an input is missing, unknown, or does not fit; or an output is unknown.
             ProviderError: the model fails while it runs, or an output is no tensor.
         """
+        output_names = at_hand(output_names)
         import torch
 
         from ontrain.capture import to_array
@@ -414,7 +418,13 @@ def _source(source: object) -> str | bytes:
         return source
     onnx = sys.modules.get("onnx")  # who has a message has imported it
     if onnx is not None and isinstance(source, onnx.ModelProto):
-        return bytes(source.SerializeToString())
+        try:
+            return bytes(source.SerializeToString())
+        except Exception as error:  # protobuf's errors share no base but Exception
+            raise InputError(
+                "the model cannot be written as bytes", reason=f"{error}: protobuf writes less than 2 GiB",
+                way_out="save it by onnx.save(model, path, save_as_external_data=True), and give the path",
+            ) from error  # fmt: skip
     if not isinstance(source, str | os.PathLike):
         raise also(
             InputError(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ontrain.files import suspect
+from ontrain.files import suspect, tensors_of
 from ontrain.inference.guarded import guarded
 from ontrain.inference.lending import Changes
 from ontrain.operators import OPERATORS, Chance, Stock
@@ -54,7 +54,7 @@ class SmallModel:
     def of(cls, proto: onnx.ModelProto) -> SmallModel | None:
         """Return a model that may run so; None for a larger one, and where onnxruntime may compute something else."""
         graph = proto.graph
-        if proto.functions or graph.sparse_initializer or proto.ByteSize() > _BYTES:
+        if proto.functions or graph.sparse_initializer or _is_larger(proto, _BYTES):
             return None
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
             return None
@@ -104,6 +104,11 @@ class SmallModel:
                 return False
             numbers += array.size
         return bool(numbers <= self._most)
+
+
+def _is_larger(proto: onnx.ModelProto, size: int) -> bool:
+    """Whether a model has more bytes; protobuf measures none of 2 GiB and more, and writes it out to do so."""
+    return bool(sum(math.prod(tensor.dims) for tensor in tensors_of(proto)) > size or proto.ByteSize() > size)
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -14,6 +14,7 @@ from ontrain.session.failures import explained as explained
 from ontrain.session.feeds import (
     FILE as FILE,
     MixedSizesError as MixedSizesError,
+    ScalarError as ScalarError,
     Signature as Signature,
     check_feed as check_feed,
     check_feeds as check_feeds,

@@ -67,6 +67,10 @@ class MixedSizesError(InputError):
     """A dimension that has one name has two sizes."""
 
 
+class ScalarError(InputError):
+    """Something that has sizes is fed where the graph states a scalar."""
+
+
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """Input names with concrete shapes: what a plan is made for."""
 
@@ -203,6 +207,7 @@ def check_shape(
 
     Raises:
         InputError: a wrong rank or fixed dimension.
+        ScalarError: sizes where the graph states none.
         MixedSizesError: one symbolic dimension with two sizes.
     """
     assert value.shape is not None
@@ -212,7 +217,7 @@ def check_shape(
     )
     if not fits:
         text = [w if isinstance(w, int) else w.value for w in wanted]
-        raise InputError(
+        raise (InputError if wanted else ScalarError)(
             f"input {name!r} has shape {list(shape)}, the graph expects {text}",
             way_out="feed that shape" + (f", or {origin.vary}" if len(wanted) == len(shape) else ""),
         )

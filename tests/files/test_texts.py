@@ -1,0 +1,91 @@
+"""Names are sought in what a file says, not in the numbers of its weights."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ontrain.files import suspect
+from ontrain.files.texts import texts
+
+_NUMBERS = np.frombuffer(b"Div " * 4096, np.float32)
+
+
+def _model(*nodes: onnx.NodeProto, weights: tuple[onnx.TensorProto, ...] = ()) -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in "xy")
+    graph = helper.make_graph(list(nodes), "small", [x], [y], list(weights))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def _added(weights: onnx.TensorProto) -> onnx.ModelProto:
+    return _model(helper.make_node("Add", ["x", "w"], ["y"], name="adds"), weights=(weights,))
+
+
+@pytest.mark.parametrize("is_raw", [True, False], ids=["raw", "typed"])
+def test_a_name_among_the_numbers_of_a_weight_is_none(is_raw: bool) -> None:
+    if is_raw:
+        weights = numpy_helper.from_array(_NUMBERS, "w")
+    else:
+        weights = helper.make_tensor("w", TensorProto.FLOAT, _NUMBERS.shape, _NUMBERS)
+    content = _added(weights).SerializeToString()
+    assert b"Div" in content and b"Div" not in texts(content)
+    assert b"adds" in texts(content)
+    assert suspect(content) is None
+
+
+def test_a_name_among_the_numbers_of_a_constant_is_none() -> None:
+    constant = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(_NUMBERS, "w"))
+    content = _model(constant, helper.make_node("Add", ["x", "w"], ["y"])).SerializeToString()
+    assert b"Div" in content and suspect(content) is None
+
+
+def test_an_operator_behind_large_weights_and_inside_a_branch_is_found() -> None:
+    inner = _model(
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(_NUMBERS[:2048] * 0, "w")),
+        helper.make_node("Mod", ["x", "w"], ["y"], fmod=1),
+    ).graph
+    del inner.input[:]
+    node = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
+    content = _model(node, weights=(numpy_helper.from_array(np.zeros(4096, np.float32), "z"),)).SerializeToString()
+    assert len(content) > 32_000 > len(texts(content)) and b"Mod" in texts(content)
+    assert suspect(content) == content
+
+
+def test_data_in_another_file_behind_numbers_is_found() -> None:
+    weights = numpy_helper.from_array(_NUMBERS * 0, "w")
+    entry = weights.external_data.add()
+    entry.key, entry.value = "location", "elsewhere.bin"
+    content = _added(weights).SerializeToString()
+    assert b"elsewhere.bin" in texts(content) and suspect(content) == content
+
+
+def test_lists_of_numbers_and_texts_are_taken_whole() -> None:
+    node = helper.make_node("Op", ["x"], ["y"], domain="some", values=[0.5] * 9000, names=["Loop"] * 2000)
+    content = _model(node).SerializeToString()
+    assert texts(content) == content
+
+
+def test_content_that_is_no_message_is_returned_whole() -> None:
+    numbers = random.Random(0)
+    content = _added(numpy_helper.from_array(_NUMBERS, "w")).SerializeToString()
+    for _ in range(200):
+        end = numbers.randrange(len(content))
+        assert len(texts(content[:end])) <= end + 64
+        assert texts(b"\x0b" + content[:end]) == b"\x0b" + content[:end]  # a group, which protobuf writes no more
+
+
+def test_graphs_deeper_than_protobuf_reads_end() -> None:
+    inside = b"Loop" * 2048
+    for field in (6, 5, 1) * 2000:
+        size, length = len(inside), bytearray()
+        while True:
+            size, low = size >> 7, size & 127
+            length.append(low | (128 if size else 0))
+            if not size:
+                break
+        inside = bytes([field << 3 | 2]) + bytes(length) + inside
+    assert b"Loop" in texts(inside)
