@@ -195,7 +195,7 @@ class Asking(nn.Module):
         y = self.linear(x) * (2 if torch.is_grad_enabled() else 3) * (5 if x.requires_grad else 7)
         with torch.no_grad():
             constant = torch.ones(3) * (2 if torch.is_grad_enabled() else 3)
-        return y * constant * (11 if self.linear.weight.requires_grad else 13)
+        return y * constant * (11 if self.linear.weight.requires_grad else 13) * (17 if y.requires_grad else 19)
 
 
 def test_a_forward_that_asks_for_gradients_is_told_of_each_call():

@@ -198,7 +198,7 @@ class Engine:
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
         """What a capture depends on of gradients, where forward's code asks for it."""
         names = self._watch.read
-        grads = torch.is_grad_enabled() if "is_grad_enabled" in names else None
+        grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
         return grads, tuple([leaf.requires_grad for leaf in leaves])
 
@@ -339,7 +339,9 @@ class Engine:
         hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
         hooked = hooks is not None and hooks(False) is not None
         unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
-        with torch.inference_mode(False), torch.enable_grad(), telling_grad_mode(grads), unseen:
+        # With gradients on, unless forward asks its own values whether they are followed.
+        autograd = torch.enable_grad() if grads or "requires_grad" not in self._watch.read else torch.no_grad()
+        with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
             try:
                 captured = self._traced(trace, tensors, resized=resized)
             except CaptureError as error:
