@@ -113,6 +113,7 @@ def export(
     draws: Draws = Draws.NONE,
     *,
     masked: bool = False,
+    attributes: bool = False,
 ) -> Exported:
     """Export a module in its own mode as a function of tensors.
 
@@ -125,6 +126,7 @@ def export(
             takes for them.
         draws: whether forward may branch on random numbers; the program is of the branches that it takes now.
         masked: whether the caller draws the masks that forward draws by numpy.
+        attributes: whether the program returns tensors that forward leaves in attributes, too.
 
     Raises:
         ValueBranchError: forward branches on values.
@@ -142,7 +144,8 @@ def export(
         held: list[Any] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
-                    changed=changed.append, keeps=left.append, begins=masks.drawn.clear)  # fmt: skip
+                    changed=changed.append, keeps=left.append, begins=masks.drawn.clear,
+                    attributes=attributes)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
@@ -239,6 +242,7 @@ class Flat(nn.Module):
         changed: is told which numbers among the module's attributes forward changes.
         keeps: is told which tensors forward leaves in the module.
         begins: is called when forward begins.
+        attributes: whether tensors that it leaves in attributes are returned behind the others, see `Kept.is_output`.
     """
 
     def __init__(
@@ -252,8 +256,10 @@ class Flat(nn.Module):
         changed: Callable[[list[Count]], None] | None = None,
         keeps: Callable[[list[Kept]], None] | None = None,
         begins: Callable[[], None] = restart,
+        attributes: bool = False,
     ) -> None:
         super().__init__()
+        self._attributes = attributes
         self.module, self._eager = module, eager
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
@@ -292,13 +298,15 @@ class Flat(nn.Module):
             owners = Owners(self._own(), tensors)
             leaves, spec = flatten(self._run(lambda: self._call(named)))
             spec = owners.told(spec, leaves)
+            kept = kept_tensors(before)
             if self._keeps is not None:
-                self._keeps(kept_tensors(before))
+                self._keeps(kept)
+            attributes = [getattr(k.module, k.name) for k in kept if k.is_output and self._attributes]
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
-        return tuple(leaves)
+        return (*leaves, *attributes)
 
     def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
         """Refuse a forward that gives an object among its arguments other tensors: the caller would not see them."""

@@ -28,12 +28,14 @@ class Kept:
         name: of the attribute or buffer.
         is_buffer: whether it is a buffer, whose values a graph updates.
         differentiable: whether autograd follows it from one call to the next.
+        is_output: whether it is one tensor that autograd follows in an attribute: a graph can return it.
     """
 
     module: nn.Module
     name: str
     is_buffer: bool
     differentiable: bool
+    is_output: bool = False
 
 
 def attributes_before(module: nn.Module) -> list[tuple[nn.Module, dict[str, Any]]]:
@@ -63,7 +65,9 @@ def _attributes(part: nn.Module, before: Mapping[str, Any]) -> Iterator[Kept]:
         old = {id(tensor) for tensor in _tensors_in(was)}
         new = [tensor for tensor in _tensors_in(now) if id(tensor) not in old]
         if new:
-            yield Kept(part, name, is_buffer=False, differentiable=any(tensor.requires_grad for tensor in new))
+            differentiable = any(tensor.requires_grad for tensor in new)
+            is_output = differentiable and isinstance(now, torch.Tensor)
+            yield Kept(part, name, is_buffer=False, differentiable=differentiable, is_output=is_output)
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:

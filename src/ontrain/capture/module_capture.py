@@ -72,6 +72,7 @@ class Captured:
         course: random numbers that forward branches on, and the branches of the graph.
         masks: those that forward draws by numpy, in order; they are further inputs of the model, and whoever runs it
             draws them.
+        returns_attributes: whether outputs of the graph are tensors that forward leaves in attributes.
         seconds: what each phase took.
     """
 
@@ -94,6 +95,7 @@ class Captured:
     retained: Sequence[Kept] = ()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
+    returns_attributes: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -111,6 +113,16 @@ class Captured:
     def output_names(self) -> list[str]:
         """Names of the tensors in the module's result, in order."""
         return [str(value.name) for value in self.model.graph.outputs[: self.output_spec.tensors()]]
+
+    @property
+    def attributes(self) -> dict[str, Kept]:
+        """Names of the outputs that forward leaves in attributes, and where."""
+        if not self.returns_attributes:
+            return {}
+        left = [kept for kept in self.retained if kept.is_output]
+        start = self.output_spec.tensors()
+        names = [str(value.name) for value in self.model.graph.outputs[start : start + len(left)]]
+        return dict(zip(names, left, strict=True))
 
     @property
     def complex_outputs(self) -> list[str]:
@@ -147,6 +159,7 @@ def capture(
     complex_pairs: bool = False,
     varies: Callable[[torch.Tensor], bool] = lambda _: False,
     writes_parameters: bool = False,
+    attributes: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -172,6 +185,7 @@ def capture(
         varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
         writes_parameters: whether forward may write to parameters; those that want no gradient are among the buffers.
+        attributes: whether tensors that forward leaves in attributes, and that autograd follows, are outputs, too.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -199,6 +213,7 @@ def capture(
         complex_pairs=complex_pairs,
         varies=varies,
         writes_parameters=writes_parameters,
+        attributes=attributes,
     )
     samples = _enlarged(tensors, names.dynamic)
     waits = interrupts_wait(f"{state.kind} is captured")
@@ -275,6 +290,7 @@ def _traced(
                          module.training, clock.seconds)  # fmt: skip
     captured.inspected, captured.decisions = _inspected(model, marks), translated.path
     captured.counts, captured.varying = _known(counted, guards), translated.varying
+    captured.returns_attributes = names.attributes
     captured.course, captured.retained, captured.masks = exported.course, exported.retained, masks
     return captured
 
@@ -289,10 +305,10 @@ def _exported(
     """
     may = draws if paths else Draws.NONE
     try:
-        return export(module, spec, samples, names.dynamic, None, may, masked=paths)
+        return export(module, spec, samples, names.dynamic, None, may, masked=paths, attributes=names.attributes)
     except ValueBranchError as error:
         refusal = error
-    exported = export(module, spec, samples, names.dynamic, batch, may, masked=paths)
+    exported = export(module, spec, samples, names.dynamic, batch, may, masked=paths, attributes=names.attributes)
     if exported.decisions and not paths:
         raise refusal
     return exported

@@ -105,19 +105,19 @@ def test_in_pieces_gradients_pass_from_call_to_call(model):
 class WithAuxiliaryLoss(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer, self.auxiliary, self.table = nn.Linear(3, 3), 0.0, None
+        self.layer, self.auxiliaries, self.table = nn.Linear(3, 3), [], None
 
     def forward(self, x):
         if self.table is None:
             self.table = torch.arange(3.0, dtype=x.dtype)
         y = self.layer(x)
-        self.auxiliary = y.square().mean()
+        self.auxiliaries = [y.square().mean()]
         return y * self.table
 
 
-def test_a_warning_tells_of_a_loss_that_stays_behind_in_an_attribute_and_not_of_a_table():
+def test_a_warning_tells_of_a_loss_that_stays_behind_in_a_list_and_not_of_a_table():
     model = ORTModule(WithAuxiliaryLoss().double())
-    with pytest.warns(UserWarning, match="attribute 'auxiliary' of WithAuxiliaryLoss") as caught:
+    with pytest.warns(UserWarning, match="attribute 'auxiliaries' of WithAuxiliaryLoss") as caught:
         model(rows()).sum().backward()
     assert not any("'table'" in str(warning.message) for warning in caught)
     model(rows(1, count=5)).sum().backward()

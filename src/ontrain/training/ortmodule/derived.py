@@ -9,17 +9,17 @@ the last forward has left in it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from ontrain.capture import Captured
+from ontrain.capture import Captured, Kept
 from ontrain.internals import of
 
-__all__ = ["deriving_hooks", "is_deriving", "set_derived"]
+__all__ = ["deriving_hooks", "is_deriving", "left_attributes", "set_derived"]
 
 
 def is_deriving(hook: object) -> bool:
@@ -30,6 +30,17 @@ def is_deriving(hook: object) -> bool:
 def deriving_hooks(module: nn.Module) -> list[Any]:
     """Return those hooks of a module, its submodules left out."""
     return [hook for hook in of("torch.nn.Module._forward_pre_hooks", module).values() if is_deriving(hook)]
+
+
+def left_attributes(captured: Captured, carried: Collection[Kept]) -> dict[str, Kept]:
+    """Return the attributes that a call sets to outputs of its graph, by these outputs' names.
+
+    Args:
+        captured: the module.
+        carried: attributes that the next call reads.
+    """
+    left = captured.attributes.items()
+    return {name: kept for name, kept in left if kept not in carried and not deriving_hooks(kept.module)}
 
 
 def set_derived(captured: Captured) -> list[Callable[[], None]]:

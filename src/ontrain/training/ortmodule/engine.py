@@ -34,6 +34,7 @@ from ontrain.passes import Recomputation
 from ontrain.training.inspection import any_subscribed
 from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.debug import DebugOptions
+from ontrain.training.ortmodule.derived import left_attributes
 from ontrain.training.ortmodule.entry import Entry, Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
@@ -332,6 +333,7 @@ class Engine:
             complex_pairs=True,
             varies=self._varies,
             writes_parameters=self._writes,
+            attributes=True,
         )
         grads = torch.is_grad_enabled()
         # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any
@@ -354,7 +356,11 @@ class Engine:
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
-        self._watch = Watch(self.module, constants, [c.place for c in counted if c.adds], varying)
+        leaving = [kept for graph in graphs for kept in left_attributes(graph, left).values()]
+        for kept in leaving:  # a new attribute would be a change of the module
+            kept.module.__dict__.setdefault(kept.name, None)
+        places = [*(c.place for c in counted if c.adds), *((id(kept.module.__dict__), kept.name) for kept in leaving)]
+        self._watch = Watch(self.module, constants, places, varying)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
                       followed=followed, left=left)  # fmt: skip

@@ -20,7 +20,7 @@ from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
-from ontrain.training.ortmodule.derived import set_derived
+from ontrain.training.ortmodule.derived import left_attributes, set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
 
@@ -62,7 +62,9 @@ class Entry:
         owners = owners_of(captured.output_spec, captured.names)
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
-        self.outputs, self._owners = own or captured.output_names, owners
+        returned = own or captured.output_names
+        self._attributes = left_attributes(captured, left)
+        self.outputs, self._owners = [*returned, *self._attributes], owners
         self._borrows = len(own) < len(owners)
         state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
         self.names, self._own = [*state], [*state.values()]
@@ -97,6 +99,7 @@ class Entry:
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
+        paths |= {name: f"{type(kept.module).__name__}.{kept.name}" for name, kept in self._attributes.items()}
         self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
@@ -125,6 +128,10 @@ class Entry:
                 torch.view_as_complex(output) if name in self._complex_outputs else output
                 for name, output in zip(self.outputs, outputs, strict=True)
             ]
+        if self._attributes:
+            outputs, attributes = outputs[: -len(self._attributes)], outputs[-len(self._attributes) :]
+            for kept, tensor in zip(self._attributes.values(), attributes, strict=True):
+                kept.module.__dict__[kept.name] = tensor
         if self._borrows:
             outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)
@@ -192,7 +199,8 @@ class Entry:
             reached = self.session.differentiable(wrt) if wrt else []
             active = tuple([name for name in reached if name in self._paths])
             watched = tuple([name for name in reached if name in self.inspected.marks])
-            loss = next((name for name in active if name in self._scalars), None)
+            losses = (name for name in active if name in self._scalars and name not in self._attributes)
+            loss = next(losses, None)
             # A module that returns a loss is differentiated by it; else by all that it returns.
             mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
         return mode

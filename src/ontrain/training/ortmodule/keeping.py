@@ -41,7 +41,8 @@ def attributes_carried(
         return []
     carried = _read_again(module, attributes, args, kwargs)
     for attribute in attributes:
-        if attribute.differentiable and attribute not in carried and not deriving_hooks(attribute.module):
+        silent = attribute.is_output or attribute in carried or deriving_hooks(attribute.module)
+        if attribute.differentiable and not silent:
             warnings.warn(
                 f"forward leaves a tensor with a gradient in the attribute {attribute.name!r} of "
                 f"{type(attribute.module).__name__}; a graph leaves the attribute as it was. If the loss needs it, "

@@ -1,0 +1,82 @@
+"""Tensors that forward leaves in attributes for the training loop: auxiliary losses, attention maps, with gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ontrain.training.ortmodule import ORTModule
+
+
+class Part(nn.Module):
+    def __init__(self, begun):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        if begun:
+            self.loss = 0.0
+
+    def forward(self, x):
+        mean = self.layer(x)
+        self.loss = mean.square().mean()
+        self.hidden = mean.tanh()
+        return x + mean
+
+
+class Model(nn.Module):
+    def __init__(self, result, begun):
+        super().__init__()
+        self.parts = nn.ModuleList([Part(begun), Part(begun)])
+        self.head, self.result = nn.Linear(6, 3), result
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        logits = self.head(x)
+        self.logits = logits
+        labels = torch.zeros(len(logits), dtype=torch.long)
+        results = {"logits": logits, "loss": functional.cross_entropy(logits, labels)}
+        return results if self.result == "both" else results[self.result]
+
+
+def total(module, model, x):
+    result = module(x)
+    if isinstance(result, dict):
+        result = result["loss"] + result["logits"].square().sum()
+    auxiliary = sum(part.loss for part in model.parts)
+    return result.sum() + auxiliary + model.parts[1].hidden.mean() + model.logits.mean()
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("result", ["logits", "loss", "both"])
+def test_a_loop_may_read_them_and_differentiate_by_them(result, begun):
+    eager = Model(result, begun).double()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for step in range(4):
+        x = torch.randn(3 + step % 2, 6, dtype=torch.float64)
+        losses = []
+        for module, owner in ((eager, eager), (wrapped, model)):
+            owner.zero_grad()
+            loss = total(module, owner, x)
+            loss.backward()
+            losses.append((loss.detach(), [parameter.grad for parameter in owner.parameters()]))
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-9, atol=1e-11)
+        with torch.no_grad():
+            torch.testing.assert_close(total(wrapped, model, x), total(eager, eager, x))
+    assert wrapped._engine.captures == 1
+    model.eval()
+    eager.eval()
+    torch.testing.assert_close(total(wrapped, model, x).detach(), total(eager, eager, x).detach())
+
+
+def test_what_is_left_does_not_keep_a_copy_of_the_module_from_being_made():
+    eager = Model("both", True)
+    wrapped = ORTModule(eager)
+    wrapped(torch.randn(2, 6))
+    wrapped.train(False)
+    wrapped(torch.randn(3, 6))["loss"].backward()
+    assert eager.parts[0].loss.requires_grad and not eager.parts[0].loss.is_leaf
