@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import capture
-from ontrain.errors import CaptureError
+from ontrain.errors import CaptureError, GradientError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -197,6 +197,61 @@ def test_a_function_of_as_many_rows_as_a_mask_has_keeps_its_backward_and_prints_
             module(x.double()).backward()
     assert_same_gradients(ours, eager, **DOUBLE)
     assert not failures
+
+
+class _Triangular(torch.autograd.Function):
+    """A spike, whose surrogate gradient changes sign where a mask says, as snntorch's triangular one does."""
+
+    @staticmethod
+    def forward(ctx, x, by_adjoint):
+        ctx.save_for_backward(x)
+        ctx.by_adjoint = by_adjoint
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x,) = ctx.saved_tensors
+        dx = dy * 2
+        mask = (dx if ctx.by_adjoint else x) >= 0
+        dx[mask] = -dx[mask]
+        return dx, None
+
+
+class Spikes(nn.Module):
+    def __init__(self, by_adjoint=False):
+        super().__init__()
+        self.first, self.last, self.by_adjoint = nn.Linear(4, 4), nn.Linear(4, 4), by_adjoint
+
+    def forward(self, x):
+        h = self.first(x)
+        for _ in range(2):
+            h = h * 0.7 + self.last(_Triangular.apply(h, self.by_adjoint))
+        return h.tanh()
+
+
+def test_a_backward_that_reads_places_of_a_mask_gets_the_real_adjoint():
+    ours, eager = pair(Spikes().double())
+    for batch in (2, 3, 2):
+        x = torch.randn(batch, 4, dtype=torch.float64)
+        xs = [x.clone().requires_grad_() for _ in range(2)]
+        for module, own in zip((ours, eager), xs, strict=True):
+            module(own).square().sum().backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+        torch.testing.assert_close(xs[0].grad, xs[1].grad, **DOUBLE)
+
+
+def test_a_backward_whose_sizes_follow_from_the_adjoint_is_refused_and_runs_in_pieces():
+    ours, eager = pair(Spikes(by_adjoint=True).double())
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), eager(x), **DOUBLE)
+    with pytest.raises(GradientError, match="size that follows from the adjoint's values") as refusal:
+        ours(x).square().sum().backward()
+    assert "torch.where" in str(refusal.value) and "NonZero" in str(refusal.value)
+    pieces = ORTModule(copy.deepcopy(eager), breaks="allow")
+    for module in (pieces, eager):
+        module(x).square().sum().backward()
+    assert_same_gradients(pieces, eager, **DOUBLE)
 
 
 class _Inner(torch.autograd.Function):

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, Role, new_model, set_role
-from ontrain.graph.stages import is_sized_by_values, stages
+from ontrain.graph.stages import is_sized_by_values, stages, step_of_adjoint
 
 
 def value(name, shape, dtype=ir.DataType.FLOAT, role=Role.INPUT):
@@ -61,3 +61,34 @@ def test_a_mask_that_follows_from_the_length_is_made_before_the_step_that_reads_
     first, step = stages(model.graph)
     assert first.step is None and first.outputs == [mask] and first.reads == [x]
     assert step.step.op_type == "NonZero" and step.reads == [mask]
+
+
+def own_backward(mask_of):
+    """A function of x whose own backward doubles the adjoint's rows that a mask names: the graph, and its last node."""
+    x = value("x", ["n", 4])
+    model = new_model([x], "own")
+    op = Builder(model.graph)
+    y = op.Relu(x)
+    adjoint = op.composite("Adjoint", y)
+    places = op.NonZero(op.Greater(mask_of(x, adjoint), op.const(np.float32(0))))
+    doubled = op.Mul(adjoint, op.const(np.float32(2)))
+    rows = op.GatherND(doubled, op.Transpose(places, perm=[1, 0]))
+    gradient = op.Add(adjoint, op.ReduceSum(rows, keepdims=0))
+    end = op.composite("Through", y, adjoint, x, gradient)
+    model.graph.outputs.append(end)
+    return model, end
+
+
+def test_a_backward_of_the_users_own_lies_whole_in_one_region():
+    model, _ = own_backward(lambda x, _: x)
+    assert step_of_adjoint(model.graph) is None
+    first, step, last = stages(model.graph)
+    assert step.step.op_type == "NonZero"
+    crossing = {v.producer().op_type for stage in (first, step) for v in stage.outputs}
+    assert crossing == {"Relu", "Greater", "NonZero"}
+    assert {v.name for v in last.reads} >= {"x"}
+
+
+def test_a_step_that_reads_an_adjoint_is_named():
+    model, _ = own_backward(lambda _, adjoint: adjoint)
+    assert step_of_adjoint(model.graph).op_type == "NonZero"

@@ -52,7 +52,12 @@ from ontrain.graph.settle import settle as settle, settled as settled, with_size
 from ontrain.graph.size_arithmetic import SizeArithmetic as SizeArithmetic
 from ontrain.graph.slots import Slot, StateKind, set_slot, slot_of
 from ontrain.graph.source import annotate, describe, inherit_source, name_of, shape_text, source_of
-from ontrain.graph.stages import Stage as Stage, is_sized_by_values as is_sized_by_values, stages as stages
+from ontrain.graph.stages import (
+    Stage as Stage,
+    is_sized_by_values as is_sized_by_values,
+    stages as stages,
+    step_of_adjoint as step_of_adjoint,
+)
 from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, live_nodes, subgraphs
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.ties import order_ties_as_torch as order_ties_as_torch, orders_ties_as_torch as orders_ties_as_torch

@@ -13,7 +13,7 @@ from ontrain.graph.roles import Role, role_of
 from ontrain.graph.subgraphs import subgraphs
 from ontrain.operators import record_of
 
-__all__ = ["Stage", "is_sized_by_values", "stages"]
+__all__ = ["Stage", "is_sized_by_values", "stages", "step_of_adjoint"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def stages(graph: ir.Graph) -> list[Stage]:
     A node lies in the first stage where all it reads is there; what is made of parameters alone, such as a transposed
     weight, in the first stage that reads it. What follows from shapes and constants alone is no part
     of a stage: each stage that needs it computes it of the shapes of what it reads. Only what a step reads of it, such
-    as a mask that depends on the length alone, is made in a stage before.
+    as a mask that depends on the length alone, is made in a stage before. A backward of the user's own lies whole in the
+    stage of its function's results: it is made again there, of the real adjoints.
     """
     settled = _settled(graph)
     level: dict[ir.Value, int] = {}
@@ -57,6 +58,9 @@ def stages(graph: ir.Graph) -> list[Stage]:
             at += (1 - at % 2) if _is_step(node, settled) else at % 2
         level.update(dict.fromkeys(node.outputs, at))
     _sink(graph, settled, level)
+    for end, trail in _backwards(graph):
+        if not any(_is_step(node, settled) for node in trail):  # else only the forward half runs
+            level.update(dict.fromkeys((v for node in trail for v in node.outputs), level[end.outputs[0]]))
     placed: dict[int, list[ir.Node]] = {}
     for node in graph:
         if any(value not in settled for value in node.outputs):
@@ -65,6 +69,35 @@ def stages(graph: ir.Graph) -> list[Stage]:
         part for at in sorted(placed) for part in ([[n] for n in placed[at]] if at % 2 else [placed[at]])
     ]  # fmt: skip
     return _joined(graph, parts, settled)
+
+
+def step_of_adjoint(graph: ir.Graph) -> ir.Node | None:
+    """Return a node whose result has a size that follows from an adjoint's values, in a backward of the user's own."""
+    settled = _settled(graph)
+    return next((node for _, trail in _backwards(graph) for node in trail if _is_step(node, settled)), None)
+
+
+def _backwards(graph: ir.Graph) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
+    """The ends of backwards of the user's own, each with what is computed of the adjoints, the outermost first.
+
+    One within another is a part of it: its end is on the other's trail.
+    """
+    ends = [node for node in graph if record_of(node).adjoints is not None]
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    for node in graph if ends else ():
+        for value in reads(node):
+            readers.setdefault(value, []).append(node)
+    for end in reversed(ends):
+        adjoints = record_of(end).adjoints
+        assert adjoints is not None
+        trail: dict[ir.Node, None] = {}
+        waiting = [value.producer() for value in adjoints(end) if value is not None]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node is not end and node not in trail:
+                trail[node] = None
+                waiting += [reader for value in node.outputs for reader in readers.get(value, ())]
+        yield end, list(trail)
 
 
 def _joined(graph: ir.Graph, parts: list[list[ir.Node]], settled: set[ir.Value]) -> list[Stage]:

@@ -19,6 +19,12 @@ def _operands(through: ir.Node) -> Sequence[ir.Value | None]:
     return behind[: len(behind) // 2]
 
 
+def _adjoints(through: ir.Node) -> Sequence[ir.Value | None]:
+    """The stand-ins among its operands."""
+    results = len(through.outputs)
+    return through.inputs[results : 2 * results]
+
+
 define("ConstantIn", ELEMENTWISE, domain=DOMAIN, precision=Precision.FOLLOWS)
 
 define("Adjoint", domain=DOMAIN, distinct=True, zero_gradient="it stands for an adjoint, and not for its value")
@@ -33,7 +39,7 @@ define(
 define("Inspect", domain=DOMAIN, view=View.SAME)
 define("Revalued", ELEMENTWISE, domain=DOMAIN, precision=Precision.FOLLOWS, linked=lambda node: node.inputs[:1])
 define("ScaleGrad", domain=DOMAIN, view=View.SCALED)
-define("Through", domain=DOMAIN, view=View.SAME, linked=_operands)
+define("Through", domain=DOMAIN, view=View.SAME, linked=_operands, adjoints=_adjoints)
 
 
 @gradient("Revalued", domain=DOMAIN)

@@ -18,11 +18,14 @@ from ontrain.graph import (
     Role,
     Stage,
     blamed_on,
+    describe,
     draws_random,
     extract,
     role_of,
     set_role,
+    source_of,
     stages,
+    step_of_adjoint,
     updates_of,
 )
 from ontrain.internals import of
@@ -82,6 +85,7 @@ class StagedSession:
         ]
         self.regions = [stage for stage in self._stages if isinstance(stage, _Region)]
         self._stochastic = draws_random(graph) is not None
+        self._sized_by_adjoint = step_of_adjoint(graph)
         self._calls: dict[tuple[tuple[str, ...], tuple[str, ...]], StagedPlan] = {}
         self.memory = self
 
@@ -107,7 +111,20 @@ class StagedSession:
         """Return what is differentiated in each region for a call; see `ModuleSession.plan`.
 
         Plans of regions are made when they run. All outputs are computed.
+
+        Raises:
+            GradientError: a size follows from the values of an adjoint, in a backward of the user's own.
         """
+        if seeds and self._sized_by_adjoint is not None:
+            node = self._sized_by_adjoint
+            raise GradientError(
+                "the backward of an autograd function has a size that follows from the adjoint's values",
+                node=describe(node),
+                source=source_of(node),
+                reason="sizes are looked up while forward runs, and the adjoint is there when backward does",
+                way_out="write that backward with torch.where(mask, x, y) instead of x[mask], or have the mask follow "
+                'from what forward saves; or ORTModule(model, breaks="allow")',
+            )
         call = wrt, seeds
         plan = self._calls.get(call)
         if plan is None:
