@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.capture.own_failure import refuse_as_eager
 from ontrain.errors import CaptureError
 from ontrain.training import optim
 from ontrain.training.ortmodule import ORTModule
@@ -83,3 +84,41 @@ class OutOfSight(nn.Module):
 def test_what_eager_computes_is_told_of_as_before() -> None:
     with pytest.raises(CaptureError, match="torch.export cannot trace the module"):
         ORTModule(OutOfSight())(torch.ones(3, 5, requires_grad=True))
+
+
+class Decaying(nn.Module):
+    """Shrinks its weight in each call, in its memory or in another."""
+
+    def __init__(self, exchanged: bool) -> None:
+        super().__init__()
+        self.linear, self.exchanged = nn.Linear(8, 4), exchanged
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.exchanged:
+            self.linear.weight.data = self.linear.weight.data * 0.5
+        else:
+            self.linear.weight.data.mul_(0.5)
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_asking_pytorch_writes_to_no_parameter(exchanged: bool) -> None:
+    torch.manual_seed(0)
+    eager, ours = Decaying(exchanged), Decaying(exchanged)
+    ours.load_state_dict(eager.state_dict())
+    compiled = torch.compile(ours, backend="ontrain")
+    for batch in (2, 3, 2):
+        x = torch.randn(batch, 8)
+        torch.testing.assert_close(compiled(x), eager(x))
+        torch.testing.assert_close(ours.linear.weight, eager.linear.weight)
+
+
+def test_a_parameter_keeps_its_values_and_its_memory() -> None:
+    for exchanged in (False, True):
+        module, x = Decaying(exchanged), torch.randn(2, 8)
+        weight = module.linear.weight
+        before, pointer = weight.detach().clone(), weight.data_ptr()
+        failed = CaptureError("no trace")
+        failed.__cause__ = RuntimeError()
+        refuse_as_eager(module, (x,), {}, failed)
+        assert torch.equal(weight, before) and weight.data_ptr() == pointer

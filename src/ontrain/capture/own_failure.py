@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ontrain.capture.chances import GeneratorStates
 from ontrain.capture.changes import ChangedStateError
@@ -33,7 +34,7 @@ def refuse_as_eager(
     """Refuse a call that cannot be captured in torch's own words, if PyTorch fails as well.
 
     PyTorch is asked once, where torch's tracer or a translation failed by an exception that is no refusal of ours. The
-    module, its buffers and the random state stay as they are.
+    module, its parameters and buffers and the random state stay as they are.
 
     Args:
         module: in the state in which it was called.
@@ -64,6 +65,7 @@ def refuse_as_eager(
 def _failure(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
     """What a call raises in eager PyTorch; None if it raises nothing."""
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers() if not buffer.is_sparse}
+    parameters = [_Held(parameter) for parameter in module.parameters() if not is_lazy(parameter)]
     states = GeneratorStates()
     try:
         with torch.random.fork_rng(), unchanged_attributes(module), warnings.catch_warnings():
@@ -74,7 +76,23 @@ def _failure(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         return failure
     finally:
         states.restore()
+        for held in parameters:
+            held.put_back()
     return None
+
+
+class _Held:
+    """A parameter's values, and the memory that they are in, of which an optimizer may hold views."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self._parameter, self._memory, self._values = parameter, parameter.detach(), parameter.detach().clone()
+
+    def put_back(self) -> None:
+        """Undo what a forward wrote."""
+        if self._parameter.untyped_storage().data_ptr() != self._memory.untyped_storage().data_ptr():
+            self._parameter.data = self._memory
+        if not torch.equal(self._memory, self._values):
+            self._memory.copy_(self._values)
 
 
 def _copied(value: Any) -> Any:
