@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.number_arrays import numbers_of
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -169,6 +170,7 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.__getitem__: getitem,
     torch.Tensor.__setitem__: setitem,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
+    torch.Tensor.numpy: numbers_of,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ontrain.capture.autograd import traced_here
+from ontrain.capture.number_arrays import listed
 from ontrain.internals import wrapped
 
 __all__ = ["getitem", "one_size_each", "setitem"]
@@ -86,7 +87,7 @@ def _is_a_number(bound: Any) -> bool:
 
 def _bounded(part: Any) -> Any:
     if not isinstance(part, slice):
-        return part
+        return listed(part)
     return slice(*(b.item() if _is_a_number(b) else b for b in (part.start, part.stop, part.step)))
 
 
