@@ -1,4 +1,4 @@
-"""Arrays of numpy that forward makes of whole numbers in tensors: their numbers vary, and lead to sizes and branches."""
+"""Arrays of numpy that forward makes of whole numbers in tensors: the numbers vary, and lead to sizes and branches."""
 
 from __future__ import annotations
 

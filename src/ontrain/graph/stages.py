@@ -91,10 +91,11 @@ def _backwards(graph: ir.Graph) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
         adjoints = record_of(end).adjoints
         assert adjoints is not None
         trail: dict[ir.Node, None] = {}
-        waiting = [value.producer() for value in adjoints(end) if value is not None]
+        producers = (value.producer() for value in adjoints(end) if value is not None)
+        waiting = [producer for producer in producers if producer is not None]
         while waiting:
             node = waiting.pop()
-            if node is not None and node is not end and node not in trail:
+            if node is not end and node not in trail:
                 trail[node] = None
                 waiting += [reader for value in node.outputs for reader in readers.get(value, ())]
         yield end, list(trail)

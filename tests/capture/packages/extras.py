@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import nn
 
 from tests.capture.packages.entry import Batch, Loss, add, image, numbers
@@ -100,3 +101,23 @@ add("SoftMoE", "soft-moe-pytorch", applied("soft_moe_pytorch.DynamicSlotsSoftMoE
     lambda n: (numbers(n, 8 * n, 8),))  # fmt: skip
 add("PEER", "PEER-pytorch", applied("PEER_pytorch.PEER", dim=8, heads=2, num_experts=16, num_experts_per_head=4,
     dim_key=4), lambda n: (numbers(n, 4 * n, 8),), "PEER_pytorch")  # fmt: skip
+
+
+def spiking() -> nn.Module:
+    """A layer of snntorch's leaky neurons, whose surrogate gradient changes sign where a mask says."""
+    import snntorch
+
+    neurons = snntorch.Leaky(beta=0.8, spike_grad=snntorch.surrogate.triangular())
+
+    def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
+        potential = s.neurons.reset_mem()
+        steps = []
+        for step in s.layer(x).unbind(1):
+            spikes, potential = s.neurons(step, potential)
+            steps.append(potential + 2 * spikes)
+        return torch.stack(steps, 1)
+
+    return Loss(forward, layer=nn.Linear(8, 6), neurons=neurons)
+
+
+add("Leaky of snntorch", "snntorch", spiking, lambda n: (3 * numbers(n, 4, 8),))
