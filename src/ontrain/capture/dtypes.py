@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.autocast import autocast_layers, lowered
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -28,7 +29,7 @@ class EagerDtypes(TorchFunctionMode):
         super().__init__()
         names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
         of_sparse = {available(name): function for name, function in names.items()}
-        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse}
+        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse, **autocast_layers()}
 
     def __torch_function__(
         self,
@@ -110,16 +111,21 @@ def _lstm_cell(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not input.is_cuda:
         return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)
-    h, c = hx
-    enter, forget, cell, leave = _gates(input, h, w_ih, w_hh, *biases).chunk(4, 1)
+    input, h, c, w_ih, w_hh, *biases = lowered(input, *hx, w_ih, w_hh, *biases)
+    of_input, of_state = _gates(input, h, w_ih, w_hh, *biases)
+    enter, forget, cell, leave = (of_input + of_state).chunk(4, 1)
     c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
-    return leave.sigmoid() * c.tanh(), c
+    return (leave.sigmoid() * c.tanh()).to(h.dtype), c.to(h.dtype)
 
 
 def _gates(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
-) -> torch.Tensor:
-    return functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the input and of the state. torch's kernel adds up, and goes on, in single precision where these are halves."""
+    if torch.promote_types(input.dtype, torch.float32) is input.dtype:
+        return functional.linear(input, w_ih, b_ih), functional.linear(hx, w_hh, b_hh)
+    of_input, of_state = functional.linear(input, w_ih).float(), functional.linear(hx, w_hh).float()
+    return of_input if b_ih is None else of_input + b_ih, of_state if b_hh is None else of_state + b_hh
 
 
 def _gru_cell(
@@ -127,10 +133,23 @@ def _gru_cell(
 ) -> torch.Tensor:
     if not input.is_cuda:
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
-    reset, update, new = functional.linear(input, w_ih, b_ih).chunk(3, 1)
-    h_reset, h_update, h_new = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    input, hx, w_ih, w_hh, b_ih, b_hh = lowered(input, hx, w_ih, w_hh, b_ih, b_hh)
+    of_input, of_state = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    reset, update, new = of_input.chunk(3, 1)
+    h_reset, h_update, h_new = of_state.chunk(3, 1)
     candidate = (new + (reset + h_reset).sigmoid() * h_new).tanh()
-    return candidate + (update + h_update).sigmoid() * (hx - candidate)
+    return (candidate + (update + h_update).sigmoid() * (hx - candidate)).to(hx.dtype)
+
+
+def _padded_convolution(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A convolution whose padding is a word: on a GPU autocast knows only that which such a one calls."""
+
+    def convolution(input: torch.Tensor, weight: torch.Tensor, bias: Any = None, *options: Any, **named: Any) -> Any:
+        if input.is_cuda and any(isinstance(option, str) for option in (*options, *named.values())):
+            input, weight, bias = lowered(input, weight, bias)
+        return function(input, weight, bias, *options, **named)
+
+    return convolution
 
 
 def _nnz(input: torch.Tensor) -> Any:
@@ -171,5 +190,6 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
+    **{function: _padded_convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, dtype_of
 from ontrain.operators import Value
@@ -209,6 +210,7 @@ def _affine(op: AtenBuilder, x: Value, channels: int, weight: Value | None, bias
 
 
 @aten("native_group_norm")
+@in_single
 def native_group_norm(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, n: Dim, c: Dim, hw: Dim, group: int, eps: float
 ) -> tuple[Value, Value | None, Value | None]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.activation import log1p
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import Handler, aten
 from ontrain.capture.context import AtenBuilder, Scalar
 from ontrain.operators import Value
@@ -58,6 +59,7 @@ for _family in (
 
 
 @aten("polygamma", "special_polygamma")
+@in_single
 def polygamma(op: AtenBuilder, order: int, x: Value) -> Value:
     """ψ of the order n: (−1)^(n + 1) n! ζ(n + 1, x), but digamma where n is zero."""
     x = op.cast(x, op.dtype)
@@ -68,6 +70,7 @@ def polygamma(op: AtenBuilder, order: int, x: Value) -> Value:
 
 
 @aten("special_spherical_bessel_j0")
+@in_single
 def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
     """sin x / x, and its series up to one half."""
     x = op.cast(x, op.dtype)
@@ -81,6 +84,7 @@ def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("sinc", "special_sinc")
+@in_single
 def sinc(op: AtenBuilder, x: Value) -> Value:
     """sin πx / πx, which is 1 and has no slope where x is 0."""
     x, one = op.cast(x, op.dtype), op.cast(1.0, op.dtype)
@@ -90,6 +94,7 @@ def sinc(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("logit", "special_logit")
+@in_single
 def logit(op: AtenBuilder, x: Value, eps: float | None = None) -> Value:
     """log(x / (1 - x)); with eps of x no nearer to 0 and 1, where it has no slope beyond."""
     x = op.cast(x, op.dtype)
@@ -98,12 +103,14 @@ def logit(op: AtenBuilder, x: Value, eps: float | None = None) -> Value:
 
 
 @aten("xlogy", "special_xlogy")
+@in_single
 def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     """x · log y."""
     return _by_logarithm(op, x, y, 0.0, lambda y: op.Log(y))
 
 
 @aten("special_xlog1py")
+@in_single
 def xlog1py(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     """x · log(1 + y)."""
     return _by_logarithm(op, x, y, -1.0, lambda y: log1p(op, y))
@@ -123,6 +130,7 @@ def _by_logarithm(
 
 
 @aten("special_log_ndtr")
+@in_single
 def log_ndtr(op: AtenBuilder, x: Value) -> Value:
     """log Φ(x) by the scaled error function of each side."""
     x = op.cast(x, op.dtype)
