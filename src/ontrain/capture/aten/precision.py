@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.capture.context import HALVES, AtenBuilder, dtype_of
 
-__all__ = ["in_single"]
+__all__ = ["Translation", "in_single"]
 
 Translation = TypeVar("Translation", bound=Callable[..., Any])
 
