@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ontrain.capture.autocast import autocast_layers, lowered
+from ontrain.capture.autocast import autocast_layers, is_contraction, lowered
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -141,6 +141,16 @@ def _gru_cell(
     return (candidate + (update + h_update).sigmoid() * (hx - candidate)).to(hx.dtype)
 
 
+def _einsum(*operands: Any) -> torch.Tensor:
+    """A sum of products is a product of matrices to autocast, where the same axis of two operands is summed over."""
+    equation, *terms = operands
+    terms = list(terms[0]) if len(terms) == 1 and isinstance(terms[0], list | tuple) else terms
+    if isinstance(equation, str) and terms and is_contraction(equation, [term.shape for term in terms]):
+        terms = lowered(*terms)
+        return torch.einsum(equation, *terms)
+    return torch.einsum(*operands)
+
+
 def _padded_convolution(function: Callable[..., Any]) -> Callable[..., Any]:
     """A convolution whose padding is a word: on a GPU autocast knows only that which such a one calls."""
 
@@ -182,6 +192,7 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
+    torch.einsum: _einsum,
     torch.gru_cell: _gru_cell,
     torch.isin: _isin,
     torch.lstm_cell: _lstm_cell,

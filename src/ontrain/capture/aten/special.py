@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.activation import log1p
 from ontrain.capture.aten.precision import in_single
@@ -174,19 +175,19 @@ def nextafter(op: AtenBuilder, x: Value, other: Value) -> Value:
 
     Source: Rump, Zimmermann, Boldo and Melquiond, Computing predecessor and successor in rounding to nearest, 2009.
     """
-    kind = np.finfo(op.dtype.numpy())
+    kind = torch.finfo(op.val.dtype)
     x, other = op.cast(x, op.dtype), op.cast(other, op.dtype)
-    size, smallest = op.Abs(x), op.cast(float(kind.smallest_subnormal), op.dtype)
-    half = op.cast(float(kind.eps) / 2 * (1 + float(kind.eps)), op.dtype)
-    up, scale = op.Greater(other, x), op.cast(2.0 / float(kind.eps), op.dtype)
+    size, smallest = op.Abs(x), op.cast(kind.tiny * kind.eps, op.dtype)
+    half = op.cast(kind.eps / 2 * (1 + kind.eps), op.dtype)
+    up, scale = op.Greater(other, x), op.cast(2.0 / kind.eps, op.dtype)
     direction = op.Where(up, op.cast(1.0, op.dtype), op.cast(-1.0, op.dtype))
     of_great = x + direction * (half * size)
     of_small = (x * scale + direction * (half * (size * scale))) / scale
     of_smallest = x + direction * smallest
-    is_great = op.Greater(size, op.cast(float(kind.tiny) / float(kind.eps), op.dtype))
-    is_small = op.GreaterOrEqual(size, op.cast(2 * float(kind.tiny), op.dtype))
+    is_great = op.Greater(size, op.cast(kind.tiny / kind.eps, op.dtype))
+    is_small = op.GreaterOrEqual(size, op.cast(2 * kind.tiny, op.dtype))
     y = op.Where(is_great, of_great, op.Where(is_small, of_small, of_smallest))
     inwards = op.And(op.IsInf(x), op.Not(op.Equal(x, other)))
-    y = op.Where(inwards, op.Sign(x) * op.cast(float(kind.max), op.dtype), y)
+    y = op.Where(inwards, op.Sign(x) * op.cast(kind.max, op.dtype), y)
     y = op.Where(op.Equal(x, other), other, y)
     return op.Where(op.Or(op.IsNaN(x), op.IsNaN(other)), op.cast(float("nan"), op.dtype), y)
