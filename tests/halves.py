@@ -1,4 +1,4 @@
-"""Results in half precision beside eager's: their dtypes are the same, and they are as near to float64 as eager's are."""
+"""Results in half precision beside eager's: the same dtypes, and as near to those of float64."""
 
 from __future__ import annotations
 

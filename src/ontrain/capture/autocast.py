@@ -77,7 +77,7 @@ class Kernels:
     def now(cls) -> Self:
         """Return those that torch is set to: an export switches them off for itself."""
         mkldnn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
-        return cls(mkldnn.is_available() and mkldnn.enabled, cudnn.is_available() and cudnn.enabled)
+        return cls(bool(mkldnn.is_available() and mkldnn.enabled), bool(cudnn.is_available() and cudnn.enabled))
 
 
 def in_autocast(function: Layer, kind: str, kernels: Kernels, *, packed: bool = False) -> Layer:

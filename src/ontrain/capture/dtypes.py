@@ -28,8 +28,8 @@ class EagerDtypes(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
-        of_sparse = {available(name): function for name, function in names.items()}
-        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse, **autocast_layers()}
+        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **autocast_layers()}
+        self._spelled_out.update((available(name), function) for name, function in names.items())
 
     def __torch_function__(
         self,
@@ -111,8 +111,8 @@ def _lstm_cell(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not input.is_cuda:
         return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)
-    input, h, c, w_ih, w_hh, *biases = lowered(input, *hx, w_ih, w_hh, *biases)
-    of_input, of_state = _gates(input, h, w_ih, w_hh, *biases)
+    input, h, c, *weights = lowered(input, *hx, w_ih, w_hh, *biases)
+    of_input, of_state = _gates(input, h, *weights)
     enter, forget, cell, leave = (of_input + of_state).chunk(4, 1)
     c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
     return (leave.sigmoid() * c.tanh()).to(h.dtype), c.to(h.dtype)
@@ -121,7 +121,7 @@ def _lstm_cell(
 def _gates(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the input and of the state. torch's kernel adds up, and goes on, in single precision where these are halves."""
+    """Of the input and of the state. torch's kernel goes on in single precision where these are halves."""
     if torch.promote_types(input.dtype, torch.float32) is input.dtype:
         return functional.linear(input, w_ih, b_ih), functional.linear(hx, w_hh, b_hh)
     of_input, of_state = functional.linear(input, w_ih).float(), functional.linear(hx, w_hh).float()

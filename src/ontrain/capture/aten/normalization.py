@@ -147,9 +147,11 @@ def batch_norm_inference(
 
 
 def _no_moments(op: AtenBuilder) -> tuple[Value, Value]:
-    """What torch returns beside a normalisation by running statistics: nothing on a CPU, vectors without use on a GPU."""
+    """What torch returns beside a normalisation by running statistics: nothing on a CPU, useless vectors on a GPU."""
     shapes = [op.shape_of_val(val) for val in op.node.meta["val"][1:3]]
-    mean, inverse = (op.const(np.zeros([int(size) for size in shape]), _moments_dtype(op)) for shape in shapes)
+    mean, inverse = (
+        op.const(np.zeros([size for size in shape if isinstance(size, int)]), _moments_dtype(op)) for shape in shapes
+    )
     return mean, inverse
 
 

@@ -32,7 +32,8 @@ def zeta(e: Emitter, node: ir.Node) -> None:
 def _zeta(exponent: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """ATen's kernels are for single and double precision, on a GPU, too."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    return special.zeta(exponent.to(wide), x.to(wide)).to(x.dtype)
+    values: torch.Tensor = special.zeta(exponent.to(wide), x.to(wide))
+    return values.to(x.dtype)
 
 
 @lowers_composite("OrthogonalPolynomial")
