@@ -41,7 +41,7 @@ def lowered(x: torch.Tensor, *operands: Any) -> list[Any]:
 
 
 def is_contraction(equation: str, shapes: Sequence[torch.Size]) -> bool:
-    """Return whether torch.einsum multiplies matrices: whether it sums over an axis, longer than one, of two operands."""
+    """Return whether torch.einsum multiplies matrices: it sums over an axis, longer than one, of two operands."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != len(shapes):
@@ -52,8 +52,8 @@ def is_contraction(equation: str, shapes: Sequence[torch.Size]) -> bool:
         places = dict(enumerate(letters)) | {i - len(behind): letter for i, letter in enumerate(behind)}
         for letter in {letter for place, letter in places.items() if _is_long(shape, place)}:
             holders[letter] = holders.get(letter, 0) + 1
-    kept = result if arrow else [letter for letter in holders if inputs.count(letter) == 1]
-    return any(count > 1 and letter not in kept for letter, count in holders.items())
+    shown = result if arrow else [letter for letter in holders if inputs.count(letter) == 1]
+    return any(count > 1 and letter not in shown for letter, count in holders.items())
 
 
 def _is_long(shape: torch.Size, place: int) -> bool:
@@ -97,20 +97,20 @@ def in_autocast(function: Layer, kind: str, kernels: Kernels, *, packed: bool = 
         # Rows that are packed have how many there are of each step in the place of states.
         if lower is None or named or not all(map(_casts, (*states, *params))):
             return function(*operands, **named)
-        results = kept = torch.promote_types(states[-1].dtype, lower)
+        results = state = torch.promote_types(states[-1].dtype, lower)
         if x.is_cuda and kernels.cudnn:
-            results = kept = torch.float16
+            results = state = torch.float16
         elif _is_projected(kind, params, *options):
             results = lower
         elif kind.startswith("rnn") or kind == "lstm" and kernels.onednn and not packed and _fits_onednn(x, lower):
-            results = kept = lower
+            results = state = lower
         computed = results if x.is_cuda else torch.promote_types(results, torch.float32)
         x, *states = (operand.to(computed) for operand in (x, *states))
         hx = states[0] if isinstance(hx, torch.Tensor) else states
         params = [parameter.to(computed) for parameter in params]
         with torch.autocast(x.device.type, enabled=False):  # which would tell of other dtypes than the graph has
             y, *last = function(x, hx, params, *options)
-        return y.to(results), last[0].to(results), *(cell.to(kept) for cell in last[1:])
+        return y.to(results), last[0].to(results), *(cell.to(state) for cell in last[1:])
 
     return layer
 

@@ -149,9 +149,8 @@ def batch_norm_inference(
 def _no_moments(op: AtenBuilder) -> tuple[Value, Value]:
     """What torch returns beside a normalisation by running statistics: nothing on a CPU, useless vectors on a GPU."""
     shapes = [op.shape_of_val(val) for val in op.node.meta["val"][1:3]]
-    mean, inverse = (
-        op.const(np.zeros([size for size in shape if isinstance(size, int)]), _moments_dtype(op)) for shape in shapes
-    )
+    sizes = ([size for size in shape if isinstance(size, int)] for shape in shapes)
+    mean, inverse = (op.const(np.zeros(known), _moments_dtype(op)) for known in sizes)
     return mean, inverse
 
 

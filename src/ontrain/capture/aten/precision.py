@@ -1,10 +1,10 @@
-"""Translations that go on in single precision where numbers are halves, and round results once, as torch's kernels do."""
+"""Translations in single precision where numbers are halves: a result is rounded once, as torch's kernels do it."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import onnx_ir as ir
 
@@ -37,7 +37,7 @@ def in_single(translation: Translation) -> Translation:
             for result, val in zip(results, vals, strict=True)
         )
 
-    return translate  # type: ignore[return-value]
+    return cast(Translation, translate)
 
 
 def _values(operand: Any) -> Iterator[ir.Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -164,7 +164,7 @@ def _in_single_on_cpu(translation: Translation) -> Translation:
     def translate(op: AtenBuilder, *operands: Any) -> Any:
         return (widened if op.val.device.type == "cpu" else translation)(op, *operands)
 
-    return translate  # type: ignore[return-value]
+    return cast(Translation, translate)
 
 
 @aten("lstm.input")

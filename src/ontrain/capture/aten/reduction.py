@@ -217,7 +217,7 @@ def length(op: AtenBuilder, x: Value, ord: float, dim: Sequence[int] | None, kee
         return op.ReduceL2(*operands, keepdims=int(keepdim))
     if ord == 1:
         return op.ReduceL1(*operands, keepdims=int(keepdim))
-    zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
+    zero = op.cast(0, x.dtype)
     if ord == 0:
         counted = op.Cast(op.Not(op.Equal(x, zero)), to=x.dtype)
         return op.ReduceSum(counted, *operands[1:], keepdims=int(keepdim))
