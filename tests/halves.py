@@ -17,13 +17,15 @@ def error(values: torch.Tensor, exact: torch.Tensor) -> float:
     return float((values - exact).abs().mean() / (exact.abs().mean() + 1e-6)) if values.numel() else 0.0
 
 
-def unlike_eager(ours: Tensors, eager: Tensors, exact: Tensors) -> list[str]:
-    """What of our results has another dtype or shape than eager's, or is further from float64's than twice eager's.
+def unlike_eager(ours: Tensors, eager: Tensors, exact: Tensors, half: torch.dtype, factor: float = 2.0) -> list[str]:
+    """What of our results has another dtype or shape than eager's, or is further from float64's.
 
     Args:
         ours: results.
         eager: eager's.
         exact: those of the same numbers in double precision.
+        half: the dtype in which something was computed; a quarter of its epsilon, the error of one rounding, is chance.
+        factor: how many times eager's error is allowed.
     """
     assert len(ours) == len(eager) == len(exact)
     unlike = []
@@ -34,7 +36,7 @@ def unlike_eager(ours: Tensors, eager: Tensors, exact: Tensors) -> list[str]:
         elif x.dtype != y.dtype or x.shape != y.shape:
             unlike.append(f"{i} is {x.dtype}{list(x.shape)}, eager's {y.dtype}{list(y.shape)}")
         elif x.is_floating_point() and y.isfinite().all():
-            distance, allowed = error(x, z), 2 * error(y, z) + torch.finfo(x.dtype).eps / 2
+            distance, allowed = error(x, z), factor * error(y, z) + torch.finfo(half).eps / 4
             if not distance <= allowed:
                 unlike.append(f"{i} is off by {distance:.2g}, eager's by {error(y, z):.2g}")
         elif not x.is_floating_point() and not torch.equal(x, y):

@@ -69,7 +69,7 @@ def test_a_recurrent_layer_has_eagers_dtypes_under_autocast(layer, half, x, stat
         assert "primitive descriptor" in str(error), error  # oneDNN has no LSTM in float16 that trains
         pytest.skip("eager has no kernel")
     results = step(ORTModule(ours), tensors, half)
-    unlike = unlike_eager(results, expected, step(exact.double(), [tensor.double() for tensor in tensors]))
+    unlike = unlike_eager(results, expected, step(exact.double(), [tensor.double() for tensor in tensors]), half)
     assert not unlike, unlike
 
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import torch
 
-__all__ = ["Kernels", "autocast_layers", "in_autocast", "is_contraction", "lowered"]
+__all__ = ["Kernels", "autocast_layers", "in_autocast", "lowered"]
 
 Layer = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -38,27 +38,6 @@ def lowered(x: torch.Tensor, *operands: Any) -> list[Any]:
     if lower is None:
         return [x, *operands]
     return [operand.to(lower) if operand is not None and _casts(operand) else operand for operand in (x, *operands)]
-
-
-def is_contraction(equation: str, shapes: Sequence[torch.Size]) -> bool:
-    """Return whether torch.einsum multiplies matrices: it sums over an axis, longer than one, of two operands."""
-    inputs, arrow, result = equation.replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    if len(terms) != len(shapes):
-        return False  # torch says what is wrong
-    holders: dict[str, int] = {}
-    for term, shape in zip(terms, shapes, strict=True):
-        letters, ellipsis, behind = term.partition("...")
-        places = dict(enumerate(letters)) | {i - len(behind): letter for i, letter in enumerate(behind)}
-        for letter in {letter for place, letter in places.items() if _is_long(shape, place)}:
-            holders[letter] = holders.get(letter, 0) + 1
-    shown = result if arrow else [letter for letter in holders if inputs.count(letter) == 1]
-    return any(count > 1 and letter not in shown for letter, count in holders.items())
-
-
-def _is_long(shape: torch.Size, place: int) -> bool:
-    size = shape[place] if -len(shape) <= place < len(shape) else 1
-    return not (isinstance(size, int) and size == 1)
 
 
 @dataclass(frozen=True)

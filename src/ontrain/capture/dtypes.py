@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ontrain.capture.autocast import autocast_layers, is_contraction, lowered
+from ontrain.capture.autocast import autocast_layers, lowered
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -59,7 +59,9 @@ def _soft_margin_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, 
 
 def _logistic_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
     loss = functional.binary_cross_entropy_with_logits(input, target, *options, **named)
-    return loss.to(target.dtype) if target.is_floating_point() else loss  # torch 2.11 says the promoted one
+    if not target.is_floating_point() or torch.is_autocast_enabled(input.device.type):
+        return loss  # in single precision under autocast
+    return loss.to(target.dtype)  # torch 2.11 says the promoted one
 
 
 def _power(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,27 +143,6 @@ def _gru_cell(
     return (candidate + (update + h_update).sigmoid() * (hx - candidate)).to(hx.dtype)
 
 
-def _einsum(*operands: Any) -> torch.Tensor:
-    """A sum of products is a product of matrices to autocast, where the same axis of two operands is summed over."""
-    equation, *terms = operands
-    terms = list(terms[0]) if len(terms) == 1 and isinstance(terms[0], list | tuple) else terms
-    if isinstance(equation, str) and terms and is_contraction(equation, [term.shape for term in terms]):
-        terms = lowered(*terms)
-        return torch.einsum(equation, *terms)
-    return torch.einsum(*operands)
-
-
-def _padded_convolution(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A convolution whose padding is a word: on a GPU autocast knows only that which such a one calls."""
-
-    def convolution(input: torch.Tensor, weight: torch.Tensor, bias: Any = None, *options: Any, **named: Any) -> Any:
-        if input.is_cuda and any(isinstance(option, str) for option in (*options, *named.values())):
-            input, weight, bias = lowered(input, weight, bias)
-        return function(input, weight, bias, *options, **named)
-
-    return convolution
-
-
 def _nnz(input: torch.Tensor) -> Any:
     """The number of places of a sparse matrix; torch's tracer takes what is computed of others for empty."""
     places = of("torch.Tensor._indices", input)().shape[1] if input.layout is torch.sparse_coo else None
@@ -192,7 +173,6 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
-    torch.einsum: _einsum,
     torch.gru_cell: _gru_cell,
     torch.isin: _isin,
     torch.lstm_cell: _lstm_cell,
@@ -201,6 +181,5 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
-    **{function: _padded_convolution(function) for function in (torch.conv1d, torch.conv2d, torch.conv3d)},
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }
