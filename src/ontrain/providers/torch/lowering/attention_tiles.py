@@ -36,6 +36,8 @@ TILED = 8 << 20
 WHOLE = 4 << 20
 """Bytes of scores up to which attention without dropout keeps its probabilities: products of matrices take them in half
 to nine tenths of the time of ATen's kernel, which keeps none."""
+_BY_PRODUCTS = {ir.DataType.BFLOAT16}
+"""Types in which ATen's kernel takes longer on a CPU than tiles that leave keys out."""
 _TILE = 4 << 20
 """Bytes of the scores of a tile. Going backward there are three such tiles at a time."""
 _ROWS = 64
@@ -66,13 +68,13 @@ def runs_in_tiles(node: ir.Node) -> bool:
         return False
     if _drops(node):
         return _scores(node) >= TILED
-    return node.outputs[0].dtype == ir.DataType.BFLOAT16 and _scores(node) >= WHOLE
+    return node.outputs[0].dtype in _BY_PRODUCTS and _scores(node) >= WHOLE
 
 
 def _skips_keys(node: ir.Node) -> bool:
-    """Whether tiles leave out enough to take less time than ATen's kernel, which is slower in bfloat16."""
+    """Whether tiles leave out enough to take less time than ATen's kernel."""
     biased = len(node.inputs) > 3 and node.inputs[3] is not None
-    return biased and node.outputs[0].dtype == ir.DataType.BFLOAT16
+    return biased and node.outputs[0].dtype in _BY_PRODUCTS
 
 
 def _scores(node: ir.Node) -> int:
