@@ -49,10 +49,10 @@ def lstm_layer(
     bias = None if bias is None else _standard(op, bias, order)
     stacked: list[list[Value]] = []
     for d, backwards in enumerate(directions_backwards(direction)):
-        projected = op.MatMul(x, _transposed(op, w, d))
+        projected = unrounded(op, op.MatMul(x, _transposed(op, w, d)))
         if bias is not None:
             of_w, of_r = op.Split(_of(op, bias, d), axis=0, num_outputs=2, outputs=2)
-            projected = projected + (of_w + of_r)
+            projected = projected + (unrounded(op, of_w) + unrounded(op, of_r))
         last, rows = repeat(
             op, _step, trip=static_dims(x)[0], scanned=[projected],
             carried=[_state(op, h, d, x, r), unrounded(op, _state(op, c, d, x, r))],
@@ -67,7 +67,7 @@ def _step(
     op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[None, list[Value], list[Value]]:
     h, c = states
-    projected = unrounded(op, rows[0]) + unrounded(op, op.MatMul(h, captured[0]))
+    projected = rows[0] + unrounded(op, op.MatMul(h, captured[0]))
     i, o, f, g = op.Split(projected, axis=-1, num_outputs=4, outputs=4)
     i, o, f, g = op.Sigmoid(i), op.Sigmoid(o), op.Sigmoid(f), op.Tanh(g)
     c = f * c + i * g

@@ -122,9 +122,9 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
     batch = static_dims(layer.x)[1]
     ys, lasts = [], []
     for d in range(static_dims(layer.w)[0]):
-        projected = op.MatMul(layer.x, op.Transpose(layer.of_direction(layer.w, d), perm=[1, 0]))
+        projected = unrounded(op, op.MatMul(layer.x, op.Transpose(layer.of_direction(layer.w, d), perm=[1, 0])))
         if layer.bias is not None:
-            projected = projected + bias(layer.of_direction(layer.bias, d))
+            projected = projected + bias(unrounded(op, layer.of_direction(layer.bias, d)))
         zero = op.const(np.zeros((batch, layer.hidden), layer.x.dtype.numpy()))
         states = [unrounded(op, zero if v is None else layer.of_direction(v, d)) for v in layer.initial]
         captured = [op.Transpose(layer.of_direction(layer.r, d), perm=[1, 0]), *weights(d)]
@@ -155,7 +155,7 @@ def _masked(step: Step, masked: bool) -> Callable[..., tuple[None, list[Value], 
         op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
     ) -> tuple[None, list[Value], list[Value]]:
         weights = captured[:-1] if masked else captured
-        news = step(op, unrounded(op, rows[0]), states, weights)
+        news = step(op, rows[0], states, weights)
         y = news[0]
         if masked:
             valid = op.Unsqueeze(op.Less(at, captured[-1]), [1])
@@ -239,7 +239,7 @@ def gru(
         if not linear_before_reset:
             return _summed(op, b)
         of_w, of_r = op.Split(b, axis=0, num_outputs=2, outputs=2)
-        mask = np.repeat([1.0, 0.0], [2 * size, size]).astype(x.dtype.numpy())
+        mask = np.repeat([1.0, 0.0], [2 * size, size]).astype(of_w.dtype.numpy())
         return of_w + of_r * mask
 
     def step_of(d: int) -> Step:
