@@ -99,7 +99,7 @@ def _cast_operands(node: fx.Node, dtype: torch.dtype) -> None:
         if not _is_cast(value) or value.dtype is dtype:
             return operand
         with node.graph.inserting_before(node):
-            copy = node.graph.call_function(torch.ops.aten._to_copy.default, (operand,), {"dtype": dtype})
+            copy = node.graph.call_function(torch.ops.aten.to.dtype, (operand, dtype))
         copy.meta = {**node.meta, "val": torch.empty_like(value, dtype=dtype)}
         return copy
 
