@@ -127,6 +127,11 @@ def attention(e: Emitter, node: ir.Node) -> None:
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
         v = _scaled(e, v, mask.scale)
+    if weights is probs and scores is not probs:
+        y = e.new((*lead, q.shape[-2], v.shape[-1]), wide)
+        _multiply(e, batched(e, scores, lead), batched(e, _as(e, v, wide), lead), y)
+        e.copy(y, e.out(node.outputs[0]))
+        return
     _multiply(e, batched(e, weights, lead), batched(e, v, lead), e.out(node.outputs[0]))
 
 
