@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -19,12 +20,13 @@ from ontrain.graph import Builder, is_float, is_random
 from ontrain.operators import Value
 from ontrain.sizes import Size
 
-__all__ = ["AtenBuilder", "Dim", "Scalar", "dtype_of", "repeated_constant"]
+__all__ = ["HALVES", "AtenBuilder", "Dim", "Scalar", "dtype_of", "repeated_constant"]
 
 Dim = int | Size
 Scalar = bool | int | float | Size
 """A number among the arguments of an operator, or a size that varies."""
 Made = TypeVar("Made")
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 _DTYPES = {
     torch.float32: ir.DataType.FLOAT,
@@ -73,6 +75,7 @@ class AtenBuilder(Builder):
         self.masks: dict[int, tuple[Value, torch.Size, Value | None]] = {}
         """Masks that forward draws by numpy: the graph's input, its shape, and what the draw depends on."""
         self._memo: dict[Hashable, Any] = {}
+        self._single = False
 
     def inside(self, graph: ir.Graph) -> AtenBuilder:
         """Return a builder of a graph inside this one, which may read this one's values and not the other way."""
@@ -108,8 +111,17 @@ class AtenBuilder(Builder):
     @property
     def dtype(self) -> ir.DataType:
         """The dtype of the current node's result; of its parts, if it is complex."""
-        dtype = self.val.dtype
-        return dtype_of(dtype.to_real() if dtype.is_complex else dtype)
+        dtype = dtype_of(self.val.dtype.to_real() if self.val.dtype.is_complex else self.val.dtype)
+        return ir.DataType.FLOAT if self._single and dtype in HALVES else dtype
+
+    @contextmanager
+    def in_single(self) -> Iterator[None]:
+        """Have the current node computed in single precision where its result is a half."""
+        before, self._single = self._single, True
+        try:
+            yield
+        finally:
+            self._single = before
 
     @property
     def shape(self) -> list[Dim]:

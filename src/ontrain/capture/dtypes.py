@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.autocast import autocast_layers, lowered
 from ontrain.capture.number_arrays import numbers_of
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
@@ -28,8 +29,8 @@ class EagerDtypes(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
-        of_sparse = {available(name): function for name, function in names.items()}
-        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **of_sparse}
+        self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **autocast_layers()}
+        self._spelled_out.update((available(name), function) for name, function in names.items())
 
     def __torch_function__(
         self,
@@ -59,7 +60,9 @@ def _soft_margin_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, 
 
 def _logistic_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
     loss = functional.binary_cross_entropy_with_logits(input, target, *options, **named)
-    return loss.to(target.dtype) if target.is_floating_point() else loss  # torch 2.11 says the promoted one
+    if not target.is_floating_point() or torch.is_autocast_enabled(input.device.type):
+        return loss  # in single precision under autocast
+    return loss.to(target.dtype)  # torch 2.11 says the promoted one
 
 
 def _power(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,16 +114,21 @@ def _lstm_cell(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not input.is_cuda:
         return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)
-    h, c = hx
-    enter, forget, cell, leave = _gates(input, h, w_ih, w_hh, *biases).chunk(4, 1)
+    input, h, c, *weights = lowered(input, *hx, w_ih, w_hh, *biases)
+    of_input, of_state = _gates(input, h, *weights)
+    enter, forget, cell, leave = (of_input + of_state).chunk(4, 1)
     c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
-    return leave.sigmoid() * c.tanh(), c
+    return (leave.sigmoid() * c.tanh()).to(h.dtype), c.to(h.dtype)
 
 
 def _gates(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
-) -> torch.Tensor:
-    return functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh)
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the input and of the state. torch's kernel goes on in single precision where these are halves."""
+    if torch.promote_types(input.dtype, torch.float32) is input.dtype:
+        return functional.linear(input, w_ih, b_ih), functional.linear(hx, w_hh, b_hh)
+    of_input, of_state = functional.linear(input, w_ih).float(), functional.linear(hx, w_hh).float()
+    return of_input if b_ih is None else of_input + b_ih, of_state if b_hh is None else of_state + b_hh
 
 
 def _gru_cell(
@@ -128,10 +136,12 @@ def _gru_cell(
 ) -> torch.Tensor:
     if not input.is_cuda:
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
-    reset, update, new = functional.linear(input, w_ih, b_ih).chunk(3, 1)
-    h_reset, h_update, h_new = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    input, hx, w_ih, w_hh, b_ih, b_hh = lowered(input, hx, w_ih, w_hh, b_ih, b_hh)
+    of_input, of_state = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    reset, update, new = of_input.chunk(3, 1)
+    h_reset, h_update, h_new = of_state.chunk(3, 1)
     candidate = (new + (reset + h_reset).sigmoid() * h_new).tanh()
-    return candidate + (update + h_update).sigmoid() * (hx - candidate)
+    return (candidate + (update + h_update).sigmoid() * (hx - candidate)).to(hx.dtype)
 
 
 def _nnz(input: torch.Tensor) -> Any:

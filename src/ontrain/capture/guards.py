@@ -196,7 +196,7 @@ def _squeezed(program: ExportedProgram) -> Iterator[Any]:
         shape = node.args[0].meta["val"].shape
         dims: Any = node.args[1] if len(node.args) > 1 else range(len(shape))
         for dim in [dims] if isinstance(dims, int) else dims:
-            if isinstance(shape[dim], torch.SymInt):
+            if shape and isinstance(shape[dim], torch.SymInt):
                 yield shape[dim].node.expr
 
 

@@ -29,6 +29,11 @@ def lstsq(
         rcond: singular values up to this times the greatest count as zero; by default epsilon · max(m, n).
         driver: decides which of the further results are there, as torch documents; they are those of full rank.
     """
+    with torch.autocast(input.device.type, enabled=False):  # which knows no least squares, but products
+        return _solved(input, b, rcond, driver)
+
+
+def _solved(input: torch.Tensor, b: torch.Tensor, rcond: float | None, driver: str | None) -> LeastSquares:
     is_vector = b.ndim == 1 or (b.ndim == input.ndim - 1 and b.shape == input.shape[:-1])
     sides = b.unsqueeze(-1) if is_vector else b
     solution = torch.linalg.pinv(input, rtol=rcond) @ sides

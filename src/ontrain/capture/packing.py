@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.nn.utils import rnn
 
+from ontrain.capture.autocast import Kernels, in_autocast
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
 from ontrain.internals import of, private
@@ -114,6 +115,7 @@ class _Packed:
         self._steps = dict[int, _Steps]()
         self._padded = dict[int, _Padded]()
         self._lengths: torch.Tensor | None = None
+        self._kernels = Kernels.now()
 
     def pack(self, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of sorted sequences [N, …], and how many sequences have each step."""
@@ -180,7 +182,7 @@ class _Packed:
             initial = [hx] if isinstance(hx, torch.Tensor) else list(hx)
             return tuple(torch.ops.ontrain.recurrent(kind, x, lengths, initial, list(params), *options))
 
-        return own if lengths is None else run
+        return own if lengths is None else in_autocast(run, kind, self._kernels, packed=True)
 
     def _kept(self, steps: _Steps, padded: torch.Tensor) -> torch.Tensor:
         data = steps.packed(padded)

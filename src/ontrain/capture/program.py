@@ -15,6 +15,7 @@ from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
 from ontrain.capture.decomposition import decomposed, functional, simplify_questions
+from ontrain.capture.inner_casts import cast_before
 from ontrain.capture.outs import written_apart
 from ontrain.capture.source import node_text, source_line
 from ontrain.errors import CaptureError
@@ -44,6 +45,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     simplify_questions(program)
     if _casts(program.graph_module):
         _refuse_lost_writes(program.graph_module.graph)
+        cast_before(program.graph_module)
         program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
     if _missing(graph):

@@ -61,4 +61,4 @@ def _layer(x: torch.Tensor, state: torch.Tensor, params: Sequence[torch.Tensor])
     """What one direction of a layer makes of x [T, B, I] and state [B, H], in shape [T, B, H] and dtype."""
     # The products are there for torch to refuse operands that do not fit.
     gates = functional.linear(x, params[0]) + functional.linear(state, params[1])
-    return gates[..., : state.shape[-1]]
+    return gates.narrow(-1, 0, state.shape[-1])

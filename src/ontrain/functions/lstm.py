@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions.halves import as_before, unrounded
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
 from ontrain.operators import Value, directions_backwards
@@ -48,16 +49,17 @@ def lstm_layer(
     bias = None if bias is None else _standard(op, bias, order)
     stacked: list[list[Value]] = []
     for d, backwards in enumerate(directions_backwards(direction)):
-        projected = op.MatMul(x, _transposed(op, w, d))
+        projected = unrounded(op, op.MatMul(x, _transposed(op, w, d)))
         if bias is not None:
             of_w, of_r = op.Split(_of(op, bias, d), axis=0, num_outputs=2, outputs=2)
-            projected = projected + (of_w + of_r)
+            projected = projected + (unrounded(op, of_w) + unrounded(op, of_r))
         last, rows = repeat(
-            op, _step, trip=static_dims(x)[0], carried=[_state(op, v, d, x, r) for v in (h, c)], scanned=[projected],
+            op, _step, trip=static_dims(x)[0], scanned=[projected],
+            carried=[_state(op, h, d, x, r), unrounded(op, _state(op, c, d, x, r))],
             captured=[_transposed(op, r, d)], reverse=backwards,
         )  # fmt: skip
         y, gates, cells = (op.Unsqueeze(row, [1]) for row in rows)
-        stacked.append([y, *(op.Unsqueeze(state, [0]) for state in last), gates, cells])
+        stacked.append([y, *(op.Unsqueeze(as_before(op, state, x), [0]) for state in last), gates, cells])
     return _joined(op, stacked, axes=(1, 0, 0, 1, 1))
 
 
@@ -65,11 +67,12 @@ def _step(
     op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[None, list[Value], list[Value]]:
     h, c = states
-    i, o, f, g = op.Split(rows[0] + op.MatMul(h, captured[0]), axis=-1, num_outputs=4, outputs=4)
+    projected = rows[0] + unrounded(op, op.MatMul(h, captured[0]))
+    i, o, f, g = op.Split(projected, axis=-1, num_outputs=4, outputs=4)
     i, o, f, g = op.Sigmoid(i), op.Sigmoid(o), op.Sigmoid(f), op.Tanh(g)
     c = f * c + i * g
-    h = o * op.Tanh(c)
-    return None, [h, c], [h, op.Concat(i, o, f, g, axis=-1), c]
+    y, gates, cell = (as_before(op, v, h) for v in (o * op.Tanh(c), op.Concat(i, o, f, g, axis=-1), c))
+    return None, [y, c], [y, gates, cell]
 
 
 def _grad_types(inputs: Sequence[Any], **_: object) -> Types:
@@ -100,7 +103,7 @@ def lstm_layer_grad(
         cell = _of(op, cells, d, axis=1)
         adjoint = _zeros_like(op, cell) if dy is None else _of(op, dy, d, axis=1)
         (dfirst, dsecond), (dz,) = repeat(
-            op, _step_back, trip=static_dims(x)[0], carried=[_state(op, v, d, x, r) for v in (dh, dc)],
+            op, _step_back, trip=static_dims(x)[0], carried=[unrounded(op, _state(op, v, d, x, r)) for v in (dh, dc)],
             scanned=[adjoint, _of(op, gates, d, axis=1), cell, _shifted(op, cell, second, backwards)],
             captured=[_of(op, r, d)], reverse=not backwards,
         )  # fmt: skip
@@ -108,7 +111,7 @@ def lstm_layer_grad(
         rows = op.Transpose(_rows(op, dz), perm=[1, 0])
         db = op.ReduceSum(dz, [0, 1], keepdims=0)
         parts = (op.MatMul(rows, _rows(op, x)), op.MatMul(rows, _rows(op, before)), op.Concat(db, db, axis=0))
-        stacked.append([op.Unsqueeze(part, [0]) for part in (*parts, dfirst, dsecond)])
+        stacked.append([op.Unsqueeze(as_before(op, part, x), [0]) for part in (*parts, dfirst, dsecond)])
     dx = dxs[0] if len(dxs) == 1 else dxs[0] + dxs[1]
     dw, dr, db, *first_adjoints = _joined(op, stacked, axes=(0,) * 5)
     return dx, *(_stored(op, adjoint, order) for adjoint in (dw, dr, db)), *first_adjoints
@@ -118,14 +121,15 @@ def _step_back(
     op: Builder, at: Value, states: Sequence[Any], rows: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[None, list[Value], list[Value]]:
     dh, dc = states
-    dy, gates, cell, before = rows
+    dy, gates, cell, before = (unrounded(op, row) for row in rows)
     i, o, f, g = op.Split(gates, axis=-1, num_outputs=4, outputs=4)
     dh, t = dh + dy, op.Tanh(cell)
     dc = dc + dh * o * (1 - t * t)
     dz = op.Concat(
         dc * g * (i * (1 - i)), dh * t * (o * (1 - o)), dc * before * (f * (1 - f)), dc * i * (1 - g * g), axis=-1
     )
-    return None, [op.MatMul(dz, captured[0]), dc * f], [dz]
+    dz = as_before(op, dz, captured[0])
+    return None, [unrounded(op, op.MatMul(dz, captured[0])), dc * f], [dz]
 
 
 def _standard(op: Builder, gates: Value, order: str) -> Value:

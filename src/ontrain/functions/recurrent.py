@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.gate_order import as_stored
+from ontrain.functions.halves import as_before, unrounded
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import Builder, repeat, static_dims
 from ontrain.operators import Value
@@ -121,11 +122,11 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
     batch = static_dims(layer.x)[1]
     ys, lasts = [], []
     for d in range(static_dims(layer.w)[0]):
-        projected = op.MatMul(layer.x, op.Transpose(layer.of_direction(layer.w, d), perm=[1, 0]))
+        projected = unrounded(op, op.MatMul(layer.x, op.Transpose(layer.of_direction(layer.w, d), perm=[1, 0])))
         if layer.bias is not None:
-            projected = projected + bias(layer.of_direction(layer.bias, d))
+            projected = projected + bias(unrounded(op, layer.of_direction(layer.bias, d)))
         zero = op.const(np.zeros((batch, layer.hidden), layer.x.dtype.numpy()))
-        states = [zero if v is None else layer.of_direction(v, d) for v in layer.initial]
+        states = [unrounded(op, zero if v is None else layer.of_direction(v, d)) for v in layer.initial]
         captured = [op.Transpose(layer.of_direction(layer.r, d), perm=[1, 0]), *weights(d)]
         if layer.lengths is not None:
             captured.append(layer.lengths)
@@ -134,8 +135,8 @@ def _run(layer: _Layer, step: Callable[[int], Step], weights: Callable[[int], li
             op, _masked(step(d), layer.lengths is not None), trip=static_dims(layer.x)[0], carried=states,
             scanned=[projected], captured=captured, reverse=backwards,
         )  # fmt: skip
-        ys.append(op.Unsqueeze(y, [1]))
-        lasts.append([op.Unsqueeze(state, [0]) for state in last])
+        ys.append(op.Unsqueeze(as_before(op, y, layer.x), [1]))
+        lasts.append([op.Unsqueeze(as_before(op, state, layer.x), [0]) for state in last])
     finals = [op.Concat(*states, axis=0) if len(states) > 1 else states[0] for states in zip(*lasts, strict=True)]
     y = op.Concat(*ys, axis=1) if len(ys) > 1 else ys[0]
     if layer.layout:
@@ -195,14 +196,15 @@ def lstm(
         def step(op: Builder, xt: Value, states: Sequence[Any], weights: Sequence[Any]) -> list[Value]:
             bounded = _bounded(op, clip)
             h, c = states
-            i, o, f, g = op.Split(xt + op.MatMul(h, weights[0]), axis=-1, num_outputs=4, outputs=4)
-            if len(weights) > 1:
-                i, f = i + weights[1] * c, f + weights[3] * c
+            i, o, f, g = op.Split(xt + _product(op, h, weights[0]), axis=-1, num_outputs=4, outputs=4)
+            peepholes = [unrounded(op, weight) for weight in weights[1:]]
+            if peepholes:
+                i, f = i + peepholes[0] * c, f + peepholes[2] * c
             i = f_act(op, bounded(i))
             f = 1 - i if input_forget else f_act(op, bounded(f))
             c = f * c + i * g_act(op, bounded(g))
-            if len(weights) > 1:
-                o = o + weights[2] * c
+            if peepholes:
+                o = o + peepholes[1] * c
             return [f_act(op, bounded(o)) * h_act(op, c), c]
 
         return step
@@ -237,7 +239,7 @@ def gru(
         if not linear_before_reset:
             return _summed(op, b)
         of_w, of_r = op.Split(b, axis=0, num_outputs=2, outputs=2)
-        mask = np.repeat([1.0, 0.0], [2 * size, size]).astype(x.dtype.numpy())
+        mask = np.repeat([1.0, 0.0], [2 * size, size]).astype(of_w.dtype.numpy())
         return of_w + of_r * mask
 
     def step_of(d: int) -> Step:
@@ -247,12 +249,12 @@ def gru(
             bounded, (h,) = _bounded(op, clip), states
             xg, xn = op.Split(xt, [2 * size, size], axis=-1, outputs=2)
             if linear_before_reset:
-                hg, hn = op.Split(op.MatMul(h, weights[0]), [2 * size, size], axis=-1, outputs=2)
-                hn = hn + weights[1] if len(weights) > 1 else hn
+                hg, hn = op.Split(_product(op, h, weights[0]), [2 * size, size], axis=-1, outputs=2)
+                hn = hn + unrounded(op, weights[1]) if len(weights) > 1 else hn
             else:
-                hg = op.MatMul(h, weights[1])
+                hg = _product(op, h, weights[1])
             z, reset = op.Split(f_act(op, bounded(xg + hg)), axis=-1, num_outputs=2, outputs=2)
-            hn = reset * hn if linear_before_reset else op.MatMul(reset * h, weights[2])
+            hn = reset * hn if linear_before_reset else _product(op, reset * h, weights[2])
             n = g_act(op, bounded(xn + hn))
             return [(h - n) * z + n]
 
@@ -276,11 +278,16 @@ def rnn(
         (act,) = layer.activations[d]
 
         def step(op: Builder, xt: Value, states: Sequence[Any], weights: Sequence[Any]) -> list[Value]:
-            return [act(op, _bounded(op, clip)(xt + op.MatMul(states[0], weights[0])))]
+            return [act(op, _bounded(op, clip)(xt + _product(op, states[0], weights[0])))]
 
         return step
 
     return _run(layer, step_of, lambda d: [], lambda b: _summed(op, b))
+
+
+def _product(op: Builder, state: Value, weight: Value) -> Value:
+    """A state [B, H] times a weight, of whose precision the factors are, and not the result."""
+    return unrounded(op, op.MatMul(as_before(op, state, weight), weight))
 
 
 def _agree(x: Value, w: Value, r: Value, bias: Value | None, states: Sequence[Value | None], directions: int) -> bool:

@@ -47,8 +47,8 @@ def stages(graph: ir.Graph) -> list[Stage]:
     A node lies in the first stage where all it reads is there; what is made of parameters alone, such as a transposed
     weight, in the first stage that reads it. What follows from shapes and constants alone is no part
     of a stage: each stage that needs it computes it of the shapes of what it reads. Only what a step reads of it, such
-    as a mask that depends on the length alone, is made in a stage before. A backward of the user's own lies whole in the
-    stage of its function's results: it is made again there, of the real adjoints.
+    as a mask that depends on the length alone, is made in a stage before. A backward of the user's own lies whole in
+    the stage of its function's results: it is made again there, of the real adjoints.
     """
     settled = _settled(graph)
     level: dict[ir.Value, int] = {}

@@ -23,6 +23,7 @@ __all__ = [
     "is_an_error",
     "is_base_of_batch_norms",
     "keeps_a_store",
+    "knows_casts",
     "logs_under_its_name",
     "makes_sparse",
     "maps_trees",
@@ -149,6 +150,13 @@ def collects(collect: Any) -> None:
     composites = collect()
     aten = torch.ops.aten
     expect(aten.linear.default in composites and aten.add.Tensor not in composites, "other operators than composites")
+
+
+def knows_casts(has_kernel: Any) -> None:
+    """Whether an operator has a kernel of a kind: autocast has one for products, and none for einsum on a CPU."""
+    expect(has_kernel("aten::linear", "AutocastCPU"), "autocast knows no products")
+    expect(not has_kernel("aten::sin", "AutocastCPU"), "autocast knows elementwise operators")
+    expect(has_kernel("aten::linear", "CompositeImplicitAutograd"), "products are not made of other operators")
 
 
 def returns(value: Any, *args: Any) -> Callable[[Any], None]:

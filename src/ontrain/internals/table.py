@@ -189,6 +189,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.utils._python_dispatch.TorchDispatchMode", "write down the operators that forward calls", t.dispatches,
         "the cache of captures"),
     Row("torch._C._DisableTorchDispatch", "read a constant under that mode", t.dispatches_not, "the cache of captures"),
+    Row("torch._C._dispatch_has_kernel_for_dispatch_key", "know which operators autocast casts by their names",
+        o.knows_casts, "eager's dtypes of composite operators under autocast"),
     Row("torch._ops.OpOverload", "read an operator's schema", t.knows_operators, _CAPTURE),
     *(
         Row(f"torch._ops.OpOverload.{name}", "read an operator's schema and name, and call it without detours",

@@ -192,8 +192,8 @@ class Operator:
         zero_gradient: why nothing flows back through it, if nothing does; else "".
         linked: the operands that its results are functions of as autograd records it, where these are not all of them,
             or none if nothing flows back: what reaches a loss by derivatives of zero only has a gradient, of zeros.
-        adjoints: the operands that stand for the adjoints of its results; whoever differentiates it makes what is computed
-            of them again, of the real ones.
+        adjoints: the operands that stand for the adjoints of its results; whoever differentiates it makes what is
+            computed of them again, of the real ones.
         no_gradient: why it cannot be differentiated, if it cannot and more is to be said than that it has no rule.
         control: whether it holds graphs: a branch or a loop of the standard's.
         searches: of a search for text, the kinds of models (attribute `model_type`) whose graphs ontrain runs in it.

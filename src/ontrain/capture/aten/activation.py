@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
@@ -16,7 +17,7 @@ __all__: list[str] = []
 
 # Operators that mean the same in ONNX; an integer operand becomes the float type that torch promotes it to.
 _SAME = {
-    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "erf": "Erf", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
+    "relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
     "abs": "Abs", "neg": "Neg", "reciprocal": "Reciprocal", "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin",
     "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh", "acosh": "Acosh",
     "atanh": "Atanh", "sign": "Sign", "mish": "Mish", "hardswish": "HardSwish",
@@ -41,6 +42,7 @@ def rounding(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("round.decimals")
+@in_single
 def round_decimals(op: AtenBuilder, x: Value, *, decimals: int) -> Value:
     factor = op.cast(10.0**decimals, x.dtype)
     return op.Round(x * factor) / factor
@@ -57,6 +59,7 @@ def frac(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("rsqrt")
+@in_single
 def rsqrt(op: AtenBuilder, x: Value) -> Value:
     return op.Reciprocal(op.Sqrt(op.cast(x, op.dtype)))
 
@@ -67,6 +70,7 @@ def square(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("log1p")
+@in_single
 def log1p(op: AtenBuilder, x: Value) -> Value:
     x = op.cast(x, op.dtype)
     zero, one, two = (op.cast(value, op.dtype) for value in (0, 1, 2))
@@ -77,6 +81,7 @@ def log1p(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("expm1")
+@in_single
 def expm1(op: AtenBuilder, x: Value) -> Value:
     x = op.cast(x, op.dtype)
     zero, one, half = (op.cast(value, op.dtype) for value in (0, 1, 0.5))
@@ -87,17 +92,26 @@ def expm1(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("log2", "log10")
+@in_single
 def log_base(op: AtenBuilder, x: Value) -> Value:
     base = 2.0 if "log2" in str(op.node.target) else 10.0
     return op.Log(op.cast(x, op.dtype)) * op.cast(1 / np.log(base), op.dtype)
 
 
 @aten("exp2")
+@in_single
 def exp2(op: AtenBuilder, x: Value) -> Value:
     return op.Exp(op.cast(x, op.dtype) * op.cast(np.log(2.0), op.dtype))
 
 
+@aten("erf")
+@in_single  # for its derivative
+def erf(op: AtenBuilder, x: Value) -> Value:
+    return op.Erf(op.cast(x, op.dtype))
+
+
 @aten("erfc")
+@in_single
 def erfc(op: AtenBuilder, x: Value) -> Value:
     return op.cast(1, op.dtype) - op.Erf(op.cast(x, op.dtype))
 
@@ -116,6 +130,11 @@ def silu(op: AtenBuilder, x: Value) -> Value:
 def softplus(op: AtenBuilder, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     if beta == 1 and threshold == 20:
         return op.Softplus(x)
+    return _scaled_softplus(op, x, beta, threshold)
+
+
+@in_single
+def _scaled_softplus(op: AtenBuilder, x: Value, beta: float, threshold: float) -> Value:
     b = op.cast(beta, x.dtype)
     return op.Where(op.Greater(x * b, op.cast(threshold, x.dtype)), x, op.Softplus(x * b) / b)
 
@@ -132,6 +151,13 @@ def log_sigmoid_forward(op: AtenBuilder, x: Value) -> tuple[Value, None]:
 
 @aten("elu")
 def elu(op: AtenBuilder, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    if scale == input_scale == 1:
+        return op.Elu(x, alpha=float(alpha))
+    return _scaled_elu(op, x, alpha, scale, input_scale)
+
+
+@in_single
+def _scaled_elu(op: AtenBuilder, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
     if input_scale != 1:
         # The exponential of a great x would be infinite, and its gradient no number though it is not chosen.
         low = op.Min(x, op.cast(0, x.dtype)) * op.cast(input_scale, x.dtype)
@@ -149,6 +175,7 @@ def selu(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("celu")
+@in_single
 def celu(op: AtenBuilder, x: Value, alpha: float = 1.0) -> Value:
     if x.dtype == ir.DataType.FLOAT:
         return op.Celu(x, alpha=float(alpha))
@@ -187,17 +214,20 @@ def hardsigmoid(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("softsign")
+@in_single
 def softsign(op: AtenBuilder, x: Value) -> Value:
     return x / (op.cast(1, x.dtype) + op.Abs(x))
 
 
 @aten("threshold")
+@in_single
 def threshold(op: AtenBuilder, x: Value, limit: float, value: float) -> Value:
     """What is no number stays what it is: it is not below the limit."""
     return op.Where(op.LessOrEqual(x, op.cast(limit, x.dtype)), op.cast(value, x.dtype), x)
 
 
 @aten("glu")
+@in_single
 def glu(op: AtenBuilder, x: Value, dim: int = -1) -> Value:
     a, b = op.Split(x, axis=dim, num_outputs=2, outputs=2)
     return a * op.Sigmoid(b)

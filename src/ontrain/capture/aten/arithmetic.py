@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Scalar, dtype_of
 from ontrain.operators import Value
@@ -26,17 +27,26 @@ def _scaled(op: AtenBuilder, x: Value | Scalar, alpha: Scalar) -> Value:
 def add(op: AtenBuilder, a: Value, b: Value | Scalar, *, alpha: Scalar = 1) -> Value:
     if op.dtype == ir.DataType.BOOL:
         return op.Or(a, op.cast(b, ir.DataType.BOOL))
+    return _with_multiple(op, a, b, alpha)
+
+
+def _with_multiple(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar, alpha: Scalar) -> Value:
+    return op.cast(a, op.dtype) + op.cast(b, op.dtype) if alpha == 1 else _with_product(op, a, b, alpha)
+
+
+@in_single
+def _with_product(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar, alpha: Scalar) -> Value:
     return op.cast(a, op.dtype) + _scaled(op, b, alpha)
 
 
 @aten("sub")
 def sub(op: AtenBuilder, a: Value, b: Value | Scalar, *, alpha: Scalar = 1) -> Value:
-    return op.cast(a, op.dtype) - _scaled(op, b, alpha)
+    return op.cast(a, op.dtype) - op.cast(b, op.dtype) if alpha == 1 else _with_multiple(op, a, b, -alpha)
 
 
 @aten("rsub")
 def rsub(op: AtenBuilder, a: Value, b: Value | Scalar, alpha: Scalar = 1) -> Value:
-    return op.cast(b, op.dtype) - _scaled(op, a, alpha)
+    return op.cast(b, op.dtype) - op.cast(a, op.dtype) if alpha == 1 else _with_multiple(op, b, a, -alpha)
 
 
 @aten("mul")
@@ -47,12 +57,14 @@ def mul(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
 
 
 @aten("addcmul", "addcdiv")
+@in_single
 def addc(op: AtenBuilder, x: Value, a: Value, b: Value, *, value: Scalar = 1) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.cast(x, op.dtype) + _scaled(op, a * b if "addcmul" in str(op.node.target) else a / b, value)
 
 
 @aten("lerp")
+@in_single
 def lerp(op: AtenBuilder, a: Value, b: Value, weight: Value | Scalar) -> Value:
     return a + op.cast(weight, op.dtype) * (b - a)
 
@@ -128,6 +140,7 @@ _NARROW = (ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16)
 
 
 @aten("atan2")
+@in_single
 def atan2(op: AtenBuilder, y: Value | Scalar, x: Value | Scalar) -> Value:
     """Return the angle of the point (x, y), whose gradient is finite on the axes."""
     y, x = op.cast(y, op.dtype), op.cast(x, op.dtype)
@@ -345,12 +358,14 @@ def copysign(op: AtenBuilder, a: Value, b: Value | Scalar) -> Value:
 
 
 @aten("hypot")
+@in_single
 def hypot(op: AtenBuilder, a: Value, b: Value) -> Value:
     a, b = op.cast(a, op.dtype), op.cast(b, op.dtype)
     return op.Sqrt(a * a + b * b)
 
 
 @aten("ldexp")
+@in_single
 def ldexp(op: AtenBuilder, x: Value, exponent: Value | int) -> Value:
     return op.cast(x, op.dtype) * op.Pow(op.cast(2, op.dtype), op.cast(exponent, op.dtype))
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.creation import filled
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Scalar
+from ontrain.capture.context import HALVES, AtenBuilder, Scalar
 from ontrain.operators import Value
 
 __all__: list[str] = []
@@ -52,6 +52,9 @@ def inner(op: AtenBuilder, a: Value, b: Value) -> Value:
 
 @aten("addmm", "baddbmm", "addbmm", "addmv")
 def addmm(op: AtenBuilder, c: Value, a: Value, b: Value, *, beta: Scalar = 1, alpha: Scalar = 1) -> Value:
+    factors = [factor for factor in (alpha, beta) if isinstance(factor, int | float)]
+    if op.dtype in HALVES and "aten.addmm" in str(op.node.target) and len(factors) == 2 and beta != 0:
+        return op.Gemm(a, b, c, alpha=float(factors[0]), beta=float(factors[1]))  # rounded once
     y = op.MatMul(a, b)
     if "aten.addbmm" in str(op.node.target):
         y = op.ReduceSum(y, [0], keepdims=0)

@@ -7,6 +7,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ontrain.capture.aten.linear import linear
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.aten.selection import together
 from ontrain.capture.aten.special import xlogy
@@ -186,6 +187,7 @@ def huber_loss(op: AtenBuilder, x: Value, target: Value, reduction: int = 1, del
 
 
 @aten("binary_cross_entropy")
+@in_single
 def binary_cross_entropy(
     op: AtenBuilder, x: Value, target: Value, weight: Value | None = None, reduction: int = 1
 ) -> Value:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, dtype_of
 from ontrain.operators import Value
@@ -186,8 +187,16 @@ def group_norm(
             x, scale, shift, num_groups=num_groups, epsilon=float(eps), stash_type=precision
         )  # fmt: skip
         return op.cast(y, op.dtype)
+    return op.cast(_plain_group_norm(op, x, num_groups, weight, bias, eps), op.dtype)
+
+
+@in_single
+def _plain_group_norm(
+    op: AtenBuilder, x: Value, num_groups: int, weight: Value | None, bias: Value | None, eps: float
+) -> Value:
+    shape = op.input_shape(0)
     y = _standardised(op, _grouped(op, x, num_groups), [2], eps)
-    return op.cast(_per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias), op.dtype)
+    return _per_channel(op, op.reshape(y, shape, [shape[0], num_groups, -1]), weight, bias)
 
 
 def _grouped(op: AtenBuilder, x: Value, groups: int) -> Value:
@@ -209,6 +218,7 @@ def _affine(op: AtenBuilder, x: Value, channels: int, weight: Value | None, bias
 
 
 @aten("native_group_norm")
+@in_single
 def native_group_norm(
     op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, n: Dim, c: Dim, hw: Dim, group: int, eps: float
 ) -> tuple[Value, Value | None, Value | None]:
@@ -230,11 +240,16 @@ def instance_norm(
     axes = list(range(2, len(op.input_shape(0))))
     if running_mean is not None and running_var is not None:
         _track(op, x, axes, running_mean, running_var, momentum)
-    channels, x = op.input_shape(0)[1], _as_weight(op, x, weight)
+    return op.cast(_instance_norm(op, _as_weight(op, x, weight), weight, bias, eps), op.dtype)
+
+
+@in_single
+def _instance_norm(op: AtenBuilder, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    channels = op.input_shape(0)[1]
     if isinstance(channels, int):
-        y = op.InstanceNormalization(x, *_affine(op, x, channels, weight, bias), epsilon=float(eps))
-        return op.cast(y, op.dtype)
-    return op.cast(_per_channel(op, _standardised(op, x, axes, eps), weight, bias), op.dtype)
+        return op.InstanceNormalization(x, *_affine(op, x, channels, weight, bias), epsilon=float(eps))
+    axes = list(range(2, len(op.input_shape(0))))
+    return _per_channel(op, _standardised(op, x, axes, eps), weight, bias)
 
 
 def _moments(op: AtenBuilder, x: Value, axes: list[int]) -> tuple[Value, Value]:

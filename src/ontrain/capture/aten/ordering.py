@@ -9,6 +9,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.places import from_start
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
@@ -136,6 +137,7 @@ def nanmedian(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("cumprod")
+@in_single
 def cumprod(op: AtenBuilder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
     x = op.cast(x, op.dtype)
     if not op.input_shape(0):

@@ -12,6 +12,7 @@ import torch
 
 from ontrain.capture.aten.convolution import full
 from ontrain.capture.aten.places import from_start
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value, affine_places
@@ -157,6 +158,11 @@ _UPSAMPLE = [
 
 @aten(*_UPSAMPLE)
 def upsample(op: AtenBuilder, x: Value, output_size: object, *rest: Any) -> Value:
+    exact = "nearest" in str(op.node.target)  # what is copied needs no precision
+    return (_resized if exact else in_single(_resized))(op, x, *rest)
+
+
+def _resized(op: AtenBuilder, x: Value, *rest: Any) -> Value:
     name = str(op.node.target)
     mode = "linear" if "linear" in name else "cubic" if "cubic" in name else "nearest"
     aligned = mode != "nearest" and bool(rest and rest[0])

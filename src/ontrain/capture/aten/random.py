@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder, Dim
+from ontrain.capture.context import HALVES, AtenBuilder, Dim
 from ontrain.graph import Role, set_role
 from ontrain.operators import Value
 from ontrain.sizes import Size
@@ -131,6 +131,7 @@ def randperm(op: AtenBuilder, count: Dim, **_: object) -> Value:
 def multinomial(op: AtenBuilder, weights: Value, count: Dim, replacement: bool = False) -> Value:
     """The places of the greatest log-weights plus Gumbel's noise: draws without replacement; with it, one at a time."""
     rows = op.input_shape(0)
+    weights = op.cast(weights, ir.DataType.FLOAT) if weights.dtype in HALVES else weights  # which draw few numbers
     logits = op.Unsqueeze(op.Log(weights), [-2])
     draws = count if replacement else 1
     like = op.expand(op.cast(0, weights.dtype), [*rows[:-1], draws, rows[-1]], [])

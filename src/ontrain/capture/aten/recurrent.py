@@ -6,13 +6,15 @@ out the dropout between layers and fixes the length, so they are translated here
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aten.precision import Translation, in_single
 from ontrain.capture.aten.projected import projected_lstm
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, repeated_constant
@@ -154,7 +156,19 @@ def _is_zero(state: ir.Value) -> bool:
     return constant is not None and not np.any(constant)
 
 
+def _in_single_on_cpu(translation: Translation) -> Translation:
+    """A CPU has kernels for layers in single precision; a GPU multiplies halves, and adds up their products, itself."""
+    widened = in_single(translation)
+
+    @functools.wraps(translation)
+    def translate(op: AtenBuilder, *operands: Any) -> Any:
+        return (widened if op.val.device.type == "cpu" else translation)(op, *operands)
+
+    return cast(Translation, translate)
+
+
 @aten("lstm.input")
+@_in_single_on_cpu
 def lstm(op: AtenBuilder, x: Value, hx: Sequence[Any], params: Sequence[Any], *options: Any) -> tuple[Value, ...]:
     return _recurrent(op, _LSTM, x, hx, params, *options)
 
@@ -167,12 +181,13 @@ def _plain(kind: _Kind) -> Callable[..., Any]:
 
 
 for _name, _kind in (("gru.input", _GRU), ("rnn_tanh.input", _TANH), ("rnn_relu.input", _RELU)):
-    aten(_name)(_plain(_kind))
+    aten(_name)(_in_single_on_cpu(_plain(_kind)))
 
 _KINDS = {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": _TANH, "rnn_relu": _RELU}
 
 
 @aten("ontrain::recurrent")
+@_in_single_on_cpu
 def of_lengths(
     op: AtenBuilder, kind: str, x: Value, lengths: Value, hx: Sequence[Any], params: Sequence[Any], *options: Any
 ) -> tuple[Value, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value
@@ -151,11 +152,12 @@ def _root(op: AtenBuilder, variance: Value) -> Value:
 
 for _name, _is_root in (("var", False), ("std", True)):
     _corrected, _unbiased = _spread(_is_root)
-    aten(f"{_name}.correction")(_corrected)
-    aten(f"{_name}.default", f"{_name}.dim")(_unbiased)
+    aten(f"{_name}.correction")(in_single(_corrected))
+    aten(f"{_name}.default", f"{_name}.dim")(in_single(_unbiased))
 
 
 @aten("var_mean.correction")
+@in_single
 def var_mean(
     op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
     *, correction: float | None = None, keepdim: bool = False,
@@ -165,6 +167,7 @@ def var_mean(
 
 
 @aten("std_mean.correction")
+@in_single
 def std_mean(
     op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
     *, correction: float | None = None, keepdim: bool = False,
@@ -214,17 +217,23 @@ def length(op: AtenBuilder, x: Value, ord: float, dim: Sequence[int] | None, kee
         return op.ReduceL2(*operands, keepdims=int(keepdim))
     if ord == 1:
         return op.ReduceL1(*operands, keepdims=int(keepdim))
-    zero, one = op.cast(0, x.dtype), op.cast(1, x.dtype)
+    zero = op.cast(0, x.dtype)
     if ord == 0:
         counted = op.Cast(op.Not(op.Equal(x, zero)), to=x.dtype)
         return op.ReduceSum(counted, *operands[1:], keepdims=int(keepdim))
-    size = op.Abs(x)
     if ord in (float("inf"), float("-inf")):
-        return (op.ReduceMax if ord > 0 else op.ReduceMin)(size, *operands[1:], keepdims=int(keepdim))
+        return (op.ReduceMax if ord > 0 else op.ReduceMin)(op.Abs(x), *operands[1:], keepdims=int(keepdim))
+    return op.cast(_power_norm(op, x, ord, operands[1:], keepdim), x.dtype)
+
+
+@in_single
+def _power_norm(op: AtenBuilder, x: Value, ord: float, axes: Sequence[Sequence[int]], keepdim: bool) -> Value:
+    """The root of a sum of powers, of whatever order."""
+    zero, one, size = op.cast(0, x.dtype), op.cast(1, x.dtype), op.Abs(x)
     power = op.cast(float(ord), x.dtype)
     nothing = op.Equal(size, zero)
     terms = op.Where(nothing, zero, op.Pow(op.Where(nothing, one, size), power))
-    total = op.ReduceSum(terms, *operands[1:], keepdims=int(keepdim))
+    total = op.ReduceSum(terms, *axes, keepdims=int(keepdim))
     empty = op.Equal(total, zero)
     return op.Where(empty, zero, op.Pow(op.Where(empty, one, total), op.cast(1 / float(ord), x.dtype)))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
+import torch
 
 from ontrain.capture.aten.activation import log1p
+from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import Handler, aten
 from ontrain.capture.context import AtenBuilder, Scalar
 from ontrain.operators import Value
@@ -58,6 +59,7 @@ for _family in (
 
 
 @aten("polygamma", "special_polygamma")
+@in_single
 def polygamma(op: AtenBuilder, order: int, x: Value) -> Value:
     """ψ of the order n: (−1)^(n + 1) n! ζ(n + 1, x), but digamma where n is zero."""
     x = op.cast(x, op.dtype)
@@ -68,6 +70,7 @@ def polygamma(op: AtenBuilder, order: int, x: Value) -> Value:
 
 
 @aten("special_spherical_bessel_j0")
+@in_single
 def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
     """sin x / x, and its series up to one half."""
     x = op.cast(x, op.dtype)
@@ -81,6 +84,7 @@ def spherical_bessel_j0(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("sinc", "special_sinc")
+@in_single
 def sinc(op: AtenBuilder, x: Value) -> Value:
     """sin πx / πx, which is 1 and has no slope where x is 0."""
     x, one = op.cast(x, op.dtype), op.cast(1.0, op.dtype)
@@ -90,6 +94,7 @@ def sinc(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("logit", "special_logit")
+@in_single
 def logit(op: AtenBuilder, x: Value, eps: float | None = None) -> Value:
     """log(x / (1 - x)); with eps of x no nearer to 0 and 1, where it has no slope beyond."""
     x = op.cast(x, op.dtype)
@@ -98,12 +103,14 @@ def logit(op: AtenBuilder, x: Value, eps: float | None = None) -> Value:
 
 
 @aten("xlogy", "special_xlogy")
+@in_single
 def xlogy(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     """x · log y."""
     return _by_logarithm(op, x, y, 0.0, lambda y: op.Log(y))
 
 
 @aten("special_xlog1py")
+@in_single
 def xlog1py(op: AtenBuilder, x: Value | Scalar, y: Value | Scalar) -> Value:
     """x · log(1 + y)."""
     return _by_logarithm(op, x, y, -1.0, lambda y: log1p(op, y))
@@ -123,6 +130,7 @@ def _by_logarithm(
 
 
 @aten("special_log_ndtr")
+@in_single
 def log_ndtr(op: AtenBuilder, x: Value) -> Value:
     """log Φ(x) by the scaled error function of each side."""
     x = op.cast(x, op.dtype)
@@ -166,19 +174,19 @@ def nextafter(op: AtenBuilder, x: Value, other: Value) -> Value:
 
     Source: Rump, Zimmermann, Boldo and Melquiond, Computing predecessor and successor in rounding to nearest, 2009.
     """
-    kind = np.finfo(op.dtype.numpy())
+    kind = torch.finfo(op.val.dtype)
     x, other = op.cast(x, op.dtype), op.cast(other, op.dtype)
-    size, smallest = op.Abs(x), op.cast(float(kind.smallest_subnormal), op.dtype)
-    half = op.cast(float(kind.eps) / 2 * (1 + float(kind.eps)), op.dtype)
-    up, scale = op.Greater(other, x), op.cast(2.0 / float(kind.eps), op.dtype)
+    size, smallest = op.Abs(x), op.cast(kind.tiny * kind.eps, op.dtype)
+    half = op.cast(kind.eps / 2 * (1 + kind.eps), op.dtype)
+    up, scale = op.Greater(other, x), op.cast(2.0 / kind.eps, op.dtype)
     direction = op.Where(up, op.cast(1.0, op.dtype), op.cast(-1.0, op.dtype))
     of_great = x + direction * (half * size)
     of_small = (x * scale + direction * (half * (size * scale))) / scale
     of_smallest = x + direction * smallest
-    is_great = op.Greater(size, op.cast(float(kind.tiny) / float(kind.eps), op.dtype))
-    is_small = op.GreaterOrEqual(size, op.cast(2 * float(kind.tiny), op.dtype))
+    is_great = op.Greater(size, op.cast(kind.tiny / kind.eps, op.dtype))
+    is_small = op.GreaterOrEqual(size, op.cast(2 * kind.tiny, op.dtype))
     y = op.Where(is_great, of_great, op.Where(is_small, of_small, of_smallest))
     inwards = op.And(op.IsInf(x), op.Not(op.Equal(x, other)))
-    y = op.Where(inwards, op.Sign(x) * op.cast(float(kind.max), op.dtype), y)
+    y = op.Where(inwards, op.Sign(x) * op.cast(kind.max, op.dtype), y)
     y = op.Where(op.Equal(x, other), other, y)
     return op.Where(op.Or(op.IsNaN(x), op.IsNaN(other)), op.cast(float("nan"), op.dtype), y)

@@ -10,6 +10,7 @@ from torch import nn
 
 from ontrain.graph import Builder, new_model
 from ontrain.providers import get_provider
+from ontrain.providers.torch.lowering import recurrent
 from tests.autodiff.samples.recurrent import LAYERS
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -114,3 +115,12 @@ def test_gates_and_cells_that_are_read_are_computed(sample, rng):
     results = provider.compile(model, provider.create_state([])).run(feeds)
     for result, wanted in zip(results.values(), sample.twin(*feeds.values()), strict=True):
         torch.testing.assert_close(torch.as_tensor(result), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_the_workspace_of_a_layer_has_its_size_under_autocast(half):
+    recurrent._workspace_bytes.cache_clear()
+    plain = recurrent._workspace_bytes((5, 2, 3), (16, 3), (16, 4))
+    recurrent._workspace_bytes.cache_clear()
+    with torch.autocast("cpu", half):
+        assert recurrent._workspace_bytes((5, 2, 3), (16, 3), (16, 4)) == plain

@@ -50,6 +50,10 @@ def _scaled(e: Emitter, x: Buf, scale: float) -> Buf:
     return e.call(torch.mul, x, scale, out=e.new(x.shape, x.dtype))
 
 
+def _as(e: Emitter, x: Buf, dtype: torch.dtype) -> Buf:
+    return x if x.dtype == dtype else e.cast(x, dtype)
+
+
 def _by_rows(e: Emitter, x: Buf) -> Buf:
     """x with the elements of each row side by side: ATen's kernel reads them so, whatever their strides are."""
     return x if x.meta.stride(-1) == 1 else e.contiguous(x)
@@ -103,12 +107,16 @@ def attention(e: Emitter, node: ir.Node) -> None:
         return
     lead = q.shape[:-2]
     probs = e.out(node.outputs[1])
-    flat = _flat(e, probs)
-    scaled = _scaled(e, q, a.get("scale", 1.0))
-    e.call(torch.bmm, batched(e, scaled, lead), batched(e, _transposed(e, k), lead), out=flat)
+    # A half is not near enough to a great score, of which an exponential is taken.
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = probs if wide == q.dtype else e.new(probs.shape, wide)
+    scaled = _scaled(e, _as(e, q, wide), a.get("scale", 1.0))
+    e.call(torch.bmm, batched(e, scaled, lead), batched(e, _transposed(e, _as(e, k, wide)), lead), out=_flat(e, scores))
     if bias is not None:
-        e.run(torch.Tensor.add_, probs, bias, writes=[probs])
-    e.run(torch.softmax, probs, -1, out=probs, writes=[probs])
+        e.run(torch.Tensor.add_, scores, bias, writes=[scores])
+    e.run(torch.softmax, scores, -1, out=scores, writes=[scores])
+    if scores is not probs:
+        e.copy(scores, probs)
     weights = probs
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone
@@ -119,6 +127,11 @@ def attention(e: Emitter, node: ir.Node) -> None:
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
         # What the elements kept are multiplied with goes into the small factor, here and going backward.
         v = _scaled(e, v, mask.scale)
+    if weights is probs and scores is not probs:
+        y = e.new((*lead, q.shape[-2], v.shape[-1]), wide)
+        _multiply(e, batched(e, scores, lead), batched(e, _as(e, v, wide), lead), y)
+        e.copy(y, e.out(node.outputs[0]))
+        return
     _multiply(e, batched(e, weights, lead), batched(e, v, lead), e.out(node.outputs[0]))
 
 
@@ -163,20 +176,24 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         mask = find_mask(e, node.inputs[5], a["dropout"])
         dy = _scaled(e, dy, mask.scale)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
-    dy3, v3 = batched(e, dy, lead), batched(e, v, lead)
-    _multiply(e, _transposed(e, _flat(e, weights)), dy3, dv)
-    _multiply(e, dy3, _transposed(e, v3), dscores)
+    _multiply(e, _transposed(e, _flat(e, weights)), batched(e, dy, lead), dv)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    unrounded = dscores if wide == q.dtype else e.new(probs.shape, wide)
+    dy3, v3 = (batched(e, _as(e, x, wide), lead) for x in (dy, v))
+    _multiply(e, dy3, _transposed(e, v3), unrounded)
     if dropout:
-        e.run(torch.Tensor.mul_, dscores, widen(e, mask, weights), writes=[dscores])
+        e.run(torch.Tensor.mul_, unrounded, widen(e, mask, weights), writes=[unrounded])
     e.run(
         private("torch.ops.aten._softmax_backward_data").out,
-        dscores,
-        probs,
+        unrounded,
+        _as(e, probs, wide),
         -1,
-        probs.dtype,
-        grad_input=dscores,
-        writes=[dscores],
+        wide,
+        grad_input=unrounded,
+        writes=[unrounded],
     )
+    if unrounded is not dscores:
+        e.copy(unrounded, dscores)
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
     dscores3 = batched(e, dscores, lead)
     _multiply(e, dscores3, batched(e, _scaled(e, k, scale), lead), dq)

@@ -15,7 +15,7 @@ from ontrain.functions import probabilities_are_read
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
-from ontrain.providers.torch.lowering.attention_tiles import Tiling, probabilities, tiling_of
+from ontrain.providers.torch.lowering.attention_tiles import Tiling, probabilities, tiling_of, widened
 from ontrain.providers.torch.lowering.registry import attributes
 
 __all__ = ["attends_sequences", "lower_sequences"]
@@ -42,12 +42,13 @@ def lower_sequences(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bounds: i
         e.keep(bounds, apart)
     tiling = tiling_of(heads, longest, longest, q.dtype)
     most = max(_TOGETHER, longest)
-    scores = e.new((max(heads * _TOGETHER**2, tiling.heads * tiling.rows * longest),), q.dtype)
+    count = max(heads * _TOGETHER**2, tiling.heads * tiling.rows * longest)
+    scores, wide = e.new((count,), q.dtype), widened(e, count, q.dtype)
     products = e.new((heads * most * width,), q.dtype)
     y = out_by_token(e, node.outputs[0])
     parts = [e.select(x, 0, 0) for x in (y, q, k, v)]
     e.run(_attend, *parts, e.value(bounds), apart, tiling, a.get("scale", 1.0), scores, products,
-          writes=[parts[0], scores, products])  # fmt: skip
+          *wide, writes=[parts[0], scores, products, *wide])  # fmt: skip
 
 
 def _tiles(bounds: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
@@ -77,7 +78,7 @@ def _hide_others(apart: torch.Tensor, bounds: torch.Tensor) -> None:
 
 def _attend(
     y: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bounds: torch.Tensor, apart: torch.Tensor,
-    tiling: Tiling, scale: float, scores: torch.Tensor, products: torch.Tensor,
+    tiling: Tiling, scale: float, scores: torch.Tensor, products: torch.Tensor, *wide: torch.Tensor,
 ) -> None:  # fmt: skip
     """Fill y from q, k and v, all [H, T, …]."""
     for start, end, several in _tiles(bounds.tolist()):
@@ -89,8 +90,8 @@ def _attend(
             for rows in tiles:
                 q_ = q[heads, start + rows.start : start + rows.stop]
                 shape = *q_.shape[:2], n
-                weights = scores[: shape[0] * shape[1] * n].view(shape)
-                probabilities(weights, q_, k_, bias, scale)
+                weights, *unrounded = (part[: shape[0] * shape[1] * n].view(shape) for part in (scores, *wide))
+                probabilities(weights, q_, k_, bias, scale, *unrounded)
                 product = products[: shape[0] * shape[1] * v.shape[2]].view(*shape[:2], v.shape[2])
                 torch.bmm(weights, v_, out=product)
                 y[heads, start + rows.start : start + rows.stop] = product

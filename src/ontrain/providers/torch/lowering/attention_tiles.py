@@ -2,14 +2,14 @@
 
 A tile is some rows of queries, of some heads of one sequence, by the keys that any of them sees. Going backward its
 probabilities are computed again, from the same numbers by the same calls; of forward only the dropout mask is kept.
-Attention with dropout runs so, for which ATen has no kernel on a CPU, and attention in bfloat16: there ATen's kernel
-takes two to ten times as long as products of matrices.
+Attention with dropout runs so, for which ATen has no kernel on a CPU, and attention in bfloat16 under a mask: there a
+tile leaves out the keys that none of its rows sees.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,7 @@ from ontrain.providers.torch.lowering.registry import attributes
 
 __all__ = [
     "Tiling", "lower_tiles", "lower_tiles_grad", "probabilities", "runs_flash_for_cpu", "runs_in_tiles", "tiling_of",
+    "widened",
 ]  # fmt: skip
 
 TILED = 8 << 20
@@ -36,7 +37,7 @@ WHOLE = 4 << 20
 """Bytes of scores up to which attention without dropout keeps its probabilities: products of matrices take them in half
 to nine tenths of the time of ATen's kernel, which keeps none."""
 _BY_PRODUCTS = {ir.DataType.BFLOAT16}
-"""Types in which ATen's kernel is slow on a CPU: tiles take its place."""
+"""Types in which ATen's kernel takes longer on a CPU than tiles that leave keys out."""
 _TILE = 4 << 20
 """Bytes of the scores of a tile. Going backward there are three such tiles at a time."""
 _ROWS = 64
@@ -57,7 +58,7 @@ def runs_flash_for_cpu(node: ir.Node, as_eager: bool) -> bool:
     one_size = q[-1] == k[-1] == v[-1] and q[:2] == k[:2] and len(q) == 4
     if _drops(node) or not one_size or probabilities_are_read(node):
         return False
-    return as_eager or (node.outputs[0].dtype not in _BY_PRODUCTS and _scores(node) >= WHOLE)
+    return as_eager or (not _skips_keys(node) and _scores(node) >= WHOLE)
 
 
 def runs_in_tiles(node: ir.Node) -> bool:
@@ -68,6 +69,12 @@ def runs_in_tiles(node: ir.Node) -> bool:
     if _drops(node):
         return _scores(node) >= TILED
     return node.outputs[0].dtype in _BY_PRODUCTS and _scores(node) >= WHOLE
+
+
+def _skips_keys(node: ir.Node) -> bool:
+    """Whether tiles leave out enough to take less time than ATen's kernel."""
+    biased = len(node.inputs) > 3 and node.inputs[3] is not None
+    return biased and node.outputs[0].dtype in _BY_PRODUCTS
 
 
 def _scores(node: ir.Node) -> int:
@@ -194,10 +201,11 @@ def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | N
             else draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])
         )  # fmt: skip
     y = out_by_token(e, node.outputs[0])
-    scores, *weights = (_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(1 + _drops(node)))
-    products = _scratch(e, tiling.heads * tiling.rows * v.shape[3], q.dtype)
-    e.run(_attend, y, q, k, v, bias, windows, *_bytes(e, mask), tiling, a.get("scale", 1.0), scores, products,
-          *weights, writes=[y, scores, products, *weights])  # fmt: skip
+    count = tiling.heads * tiling.rows * k.shape[2]
+    scores, *weights = (_scratch(e, count, q.dtype) for _ in range(1 + _drops(node)))
+    products, wide = _scratch(e, tiling.heads * tiling.rows * v.shape[3], q.dtype), widened(e, count, q.dtype)
+    e.run(_attend, y, q, k, v, bias, windows, *_bytes(e, mask), tiling, a.get("scale", 1.0), scores, products, wide,
+          *weights, writes=[y, scores, products, *wide, *weights])  # fmt: skip
 
 
 def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -> None:
@@ -207,10 +215,12 @@ def lower_tiles_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ...]) -
     a, tiling = attributes(node), tiling_of(q.shape[1], q.shape[2], k.shape[2], q.dtype)
     mask = find_mask(e, node.inputs[5], a["dropout"]) if _drops(node) else None
     outs = [out_by_token(e, value) for value in node.outputs]
-    scratch = [_scratch(e, tiling.heads * tiling.rows * k.shape[2], q.dtype) for _ in range(2 + _drops(node))]
+    count = tiling.heads * tiling.rows * k.shape[2]
+    scratch = [_scratch(e, count, q.dtype) for _ in range(2 + _drops(node))]
+    wide = [buf for _ in range(2) for buf in widened(e, count, q.dtype)]
     products = _scratch(e, tiling.heads * max(q.shape[2], k.shape[2]) * max(q.shape[3], v.shape[3]), q.dtype)
     e.run(_attend_backward, *outs, dy, q, k, v, bias, windows, *_bytes(e, mask), tiling, a.get("scale", 1.0), products,
-          *scratch, writes=[*outs, *scratch, products])  # fmt: skip
+          wide, *scratch, writes=[*outs, *scratch, *wide, products])  # fmt: skip
 
 
 def _scratch(e: Emitter, count: int, dtype: torch.dtype) -> Buf:
@@ -229,12 +239,32 @@ def _shaped(scratch: torch.Tensor, *shape: int) -> torch.Tensor:
     return scratch[: math.prod(shape)].view(shape)
 
 
-def probabilities(out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, scale: float) -> None:
-    """Fill `out` [H, R, S] from q [H, R, E] and k [H, S, E]."""
-    out.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=scale)
+def probabilities(
+    out: torch.Tensor, q: torch.Tensor, k: torch.Tensor, bias: torch.Tensor | None, scale: float,
+    wide: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Fill `out` [H, R, S] from q [H, R, E] and k [H, S, E]; return the same, unrounded.
+
+    Scores are what an exponential is taken of, so that in half precision a great one would not be near enough: they go
+    to `wide`, of the same shape and in single precision, as those of ATen's kernels do.
+    """
+    scores = out
+    if wide is None:
+        out.baddbmm_(q, k.transpose(1, 2), beta=0, alpha=scale)
+    else:
+        scores = wide.baddbmm_(q.float(), k.float().transpose(1, 2), beta=0, alpha=scale)
     if bias is not None:
-        out.add_(bias)
-    torch.softmax(out, -1, out=out)
+        scores.add_(bias)
+    torch.softmax(scores, -1, out=scores)
+    if wide is not None:
+        out.copy_(wide)
+    return scores
+
+
+def widened(e: Emitter, count: int, dtype: torch.dtype) -> list[Buf]:
+    """Memory for so many numbers in single precision, if numbers of this type are shorter."""
+    wide = torch.promote_types(dtype, torch.float32)
+    return [] if wide == dtype else [e.new((count,), wide)]
 
 
 def _added(
@@ -250,7 +280,7 @@ def _added(
 def _attend(
     y: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
     windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float, tiling: Tiling, scale: float,
-    scores: torch.Tensor, products: torch.Tensor, decisions: torch.Tensor | None = None,
+    scores: torch.Tensor, products: torch.Tensor, wide: Sequence[torch.Tensor], decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     for b in range(q.shape[0]):
         for heads, tiles in tiling.of(q.shape[1], q.shape[2]):
@@ -258,7 +288,8 @@ def _attend(
                 q_, k_, v_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys]
                 shape = *q_.shape[:2], k_.shape[1]
                 probs = weights = _shaped(scores, *shape)
-                probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
+                unrounded = [_shaped(part, *shape) for part in wide]
+                probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale, *unrounded)
                 if mask is not None and decisions is not None:
                     weights = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys]).mul_(probs)
                 product = _shaped(products, *shape[:2], v.shape[3])
@@ -269,8 +300,8 @@ def _attend(
 def _attend_backward(
     dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor, dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor,
     v: torch.Tensor, bias: torch.Tensor | None, windows: torch.Tensor | None, mask: torch.Tensor | None, keep: float,
-    tiling: Tiling, scale: float, products: torch.Tensor, scores: torch.Tensor, adjoints: torch.Tensor,
-    decisions: torch.Tensor | None = None,
+    tiling: Tiling, scale: float, products: torch.Tensor, wide: Sequence[torch.Tensor], scores: torch.Tensor,
+    adjoints: torch.Tensor, decisions: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     dk.zero_()
     dv.zero_()
@@ -280,17 +311,21 @@ def _attend_backward(
                 q_, k_, v_, dy_ = q[b, heads, rows], k[b, heads, keys], v[b, heads, keys], dy[b, heads, rows]
                 shape = *q_.shape[:2], k_.shape[1]
                 probs, ds = _shaped(scores, *shape), _shaped(adjoints, *shape)
-                probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale)
+                unrounded, *adjoint = (_shaped(part, *shape) for part in wide) if wide else (None,)
+                exact = probabilities(probs, q_, k_, _added(bias, wanted, b, heads, rows, keys), scale, unrounded)
                 weights, dropped = probs, None
                 if mask is not None and decisions is not None:
                     dropped = _shaped(decisions, *shape).copy_(mask[b, heads, rows, keys])
                     weights = torch.mul(probs, dropped, out=ds)
                 product = _shaped(products, *k_.shape[:2], v.shape[3])
                 dv[b, heads, keys].add_(product.baddbmm_(weights.transpose(1, 2), dy_, beta=0, alpha=keep))
-                ds.baddbmm_(dy_, v_.transpose(1, 2), beta=0, alpha=keep)
+                whole = adjoint[0] if adjoint else ds
+                whole.baddbmm_(dy_.to(whole.dtype), v_.to(whole.dtype).transpose(1, 2), beta=0, alpha=keep)
                 if dropped is not None:
-                    ds.mul_(dropped)
-                private("torch.ops.aten._softmax_backward_data").out(ds, probs, -1, probs.dtype, grad_input=ds)
+                    whole.mul_(dropped)
+                private("torch.ops.aten._softmax_backward_data").out(whole, exact, -1, exact.dtype, grad_input=whole)
+                if adjoint:
+                    ds.copy_(whole)
                 product = _shaped(products, *q_.shape)
                 dq[b, heads, rows] = product.baddbmm_(ds, k_, beta=0, alpha=scale)
                 product = _shaped(products, *k_.shape)

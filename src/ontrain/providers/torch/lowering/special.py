@@ -20,8 +20,20 @@ called_by_element(
     BesselK0e=special.scaled_modified_bessel_k0, BesselK1=special.modified_bessel_k1,
     BesselK1e=special.scaled_modified_bessel_k1, BesselY0=special.bessel_y0, BesselY1=special.bessel_y1,
     Digamma=torch.digamma, Gcd=torch.gcd, Erfcx=special.erfcx, Erfinv=torch.erfinv, GammaP=special.gammainc,
-    GammaQ=special.gammaincc, LogGamma=torch.lgamma, Ndtri=special.ndtri, Zeta=special.zeta,
+    GammaQ=special.gammaincc, LogGamma=torch.lgamma, Ndtri=special.ndtri,
 )  # fmt: skip
+
+
+@lowers_composite("Zeta")
+def zeta(e: Emitter, node: ir.Node) -> None:
+    e.compute(_zeta, *(e.value(v) for v in node.inputs), outs=[e.out(node.outputs[0])])
+
+
+def _zeta(exponent: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """ATen's kernels are for single and double precision, on a GPU, too."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    values: torch.Tensor = special.zeta(exponent.to(wide), x.to(wide))
+    return values.to(x.dtype)
 
 
 @lowers_composite("OrthogonalPolynomial")
