@@ -298,10 +298,10 @@ class Flat(nn.Module):
             owners = Owners(self._own(), tensors)
             leaves, spec = flatten(self._run(lambda: self._call(named)))
             spec = owners.told(spec, leaves)
-            kept = kept_tensors(before)
+            left_behind = kept_tensors(before)
             if self._keeps is not None:
-                self._keeps(kept)
-            attributes = [getattr(k.module, k.name) for k in kept if k.is_output and self._attributes]
+                self._keeps(left_behind)
+            attributes = [getattr(k.module, k.name) for k in left_behind if k.is_output and self._attributes]
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)

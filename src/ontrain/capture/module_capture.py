@@ -119,7 +119,7 @@ class Captured:
         """Names of the outputs that forward leaves in attributes, and where."""
         if not self.returns_attributes:
             return {}
-        left = [kept for kept in self.retained if kept.is_output]
+        left = [tensor for tensor in self.retained if tensor.is_output]
         start = self.output_spec.tensors()
         names = [str(value.name) for value in self.model.graph.outputs[start : start + len(left)]]
         return dict(zip(names, left, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx_ir as ir
 
 from ontrain.operators.division import divided
 from ontrain.operators.emit import Value
@@ -27,7 +28,16 @@ elementwise("Log", lambda op, x, y: 1 / x)
 define("Reciprocal", POINTWISE, stock=Stock.KERNEL)
 elementwise("Reciprocal", lambda op, x, y: -(y * y))
 define("Erf", POINTWISE, function=erf, marks_gelu=True, stock=Stock.KERNEL)
-elementwise("Erf", lambda op, x, y: op.Exp(-(x * x)) * (2 / math.sqrt(math.pi)))
+
+
+def _bell(op: Op, x: Value, y: Value) -> Value:
+    """exp(−x²)·2/√π, rounded once where x is a half."""
+    wide = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+    bell: Value = op.Exp(-(wide * wide)) * (2 / math.sqrt(math.pi))
+    return bell if wide is x else op.Cast(bell, to=x.dtype)
+
+
+elementwise("Erf", _bell)
 define("Sin", POINTWISE, stock=Stock.KERNEL)
 elementwise("Sin", lambda op, x, y: op.Cos(x))
 define("Cos", POINTWISE, stock=Stock.KERNEL)

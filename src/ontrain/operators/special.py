@@ -13,9 +13,10 @@ __all__: list[str] = []
 for _name in (
     "AiryAi", "BesselI0", "BesselI0e", "BesselI1", "BesselI1e", "BesselJ0", "BesselJ1", "BesselK0", "BesselK0e",
     "BesselK1", "BesselK1e", "BesselY0", "BesselY1", "Digamma", "Erfcx", "Erfinv", "GammaP", "GammaQ", "LogGamma",
-    "Ndtri", "Zeta",
+    "Ndtri",
 ):  # fmt: skip
     define(_name, POINTWISE, domain=DOMAIN)
+define("Zeta", ELEMENTWISE, domain=DOMAIN)
 define("Gcd", POINTWISE, domain=DOMAIN, zero_gradient="its result is a whole number")
 define("OrthogonalPolynomial", ELEMENTWISE, domain=DOMAIN, overwrites=(0,))
 

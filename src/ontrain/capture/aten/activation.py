@@ -105,7 +105,6 @@ def exp2(op: AtenBuilder, x: Value) -> Value:
 
 
 @aten("erf")
-@in_single  # for its derivative
 def erf(op: AtenBuilder, x: Value) -> Value:
     return op.Erf(op.cast(x, op.dtype))
 

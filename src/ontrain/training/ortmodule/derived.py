@@ -40,7 +40,7 @@ def left_attributes(captured: Captured, carried: Collection[Kept]) -> dict[str, 
         carried: attributes that the next call reads.
     """
     left = captured.attributes.items()
-    return {name: kept for name, kept in left if kept not in carried and not deriving_hooks(kept.module)}
+    return {name: place for name, place in left if place not in carried and not deriving_hooks(place.module)}
 
 
 def set_derived(captured: Captured) -> list[Callable[[], None]]:

@@ -356,10 +356,10 @@ class Engine:
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
-        leaving = [kept for graph in graphs for kept in left_attributes(graph, left).values()]
-        for kept in leaving:  # a new attribute would be a change of the module
-            kept.module.__dict__.setdefault(kept.name, None)
-        places = [*(c.place for c in counted if c.adds), *((id(kept.module.__dict__), kept.name) for kept in leaving)]
+        leaving = [place for graph in graphs for place in left_attributes(graph, left).values()]
+        for place in leaving:  # a new attribute would be a change of the module
+            place.module.__dict__.setdefault(place.name, None)
+        places = [*(c.place for c in counted if c.adds), *((id(p.module.__dict__), p.name) for p in leaving)]
         self._watch = Watch(self.module, constants, places, varying)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,

@@ -99,7 +99,7 @@ class Entry:
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
-        paths |= {name: f"{type(kept.module).__name__}.{kept.name}" for name, kept in self._attributes.items()}
+        paths |= {name: f"{type(place.module).__name__}.{place.name}" for name, place in self._attributes.items()}
         self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
@@ -130,8 +130,8 @@ class Entry:
             ]
         if self._attributes:
             outputs, attributes = outputs[: -len(self._attributes)], outputs[-len(self._attributes) :]
-            for kept, tensor in zip(self._attributes.values(), attributes, strict=True):
-                kept.module.__dict__[kept.name] = tensor
+            for place, tensor in zip(self._attributes.values(), attributes, strict=True):
+                place.module.__dict__[place.name] = tensor
         if self._borrows:
             outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)
