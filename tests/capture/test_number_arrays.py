@@ -40,6 +40,10 @@ class Periods(nn.Module):
 
 def test_a_series_is_folded_by_the_periods_that_each_batch_has():
     ours, eager = pair(Periods().double())
+    if torch.__version__ < (2, 12):  # asks whether a convolution's rows, counted by a value, are fewer than three
+        with pytest.raises(CaptureError):
+            ours(torch.randn(2, 12, 2, dtype=torch.float64))
+        return
     steps = torch.arange(12.0, dtype=torch.float64)
     seen = set()
     for batch, (a, b) in ((2, (1, 3)), (3, (4, 2)), (2, (3, 1))):
