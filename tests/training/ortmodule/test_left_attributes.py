@@ -73,6 +73,24 @@ def test_a_loop_may_read_them_and_differentiate_by_them(result, begun):
     torch.testing.assert_close(total(wrapped, model, x).detach(), total(eager, eager, x).detach())
 
 
+class Shrinking(Part):
+    """Writes to its weight, if it is told to, beside what it leaves."""
+
+    def forward(self, x, shrinks=False):
+        if shrinks:
+            with torch.no_grad():
+                self.layer.weight.mul_(0.9)
+        return super().forward(x)
+
+
+def test_a_module_that_has_left_some_may_be_run_by_a_copy():
+    eager = Shrinking(begun=True)
+    wrapped, x = ORTModule(copy.deepcopy(eager)), torch.randn(4, 6)
+    for shrinks in (False, True, False):
+        torch.testing.assert_close(wrapped(x, shrinks), eager(x, shrinks))
+    torch.testing.assert_close(wrapped.state_dict(), eager.state_dict())
+
+
 def test_what_is_left_does_not_keep_a_copy_of_the_module_from_being_made():
     eager = Model("both", True)
     wrapped = ORTModule(eager)

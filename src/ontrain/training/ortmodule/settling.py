@@ -101,7 +101,10 @@ _Place = tuple[int, str, str]
 
 def _copied(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[nn.Module, tuple[Any, Any]]:
     plain = [_plain(value) for value in args], {name: _plain(value) for name, value in kwargs.items()}
-    return copy.deepcopy((module, plain))
+    left = [value for part in module.modules() for value in part.__dict__.values() if isinstance(value, torch.Tensor)]
+    # What an earlier call has left in an attribute: torch copies no tensor that autograd has computed.
+    computed = {id(tensor): tensor.detach().clone() for tensor in left if tensor.grad_fn is not None}
+    return copy.deepcopy((module, plain), computed)
 
 
 def _run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
