@@ -20,7 +20,7 @@ __all__ = ["append_row", "command_line", "hardware"]
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("torch", "onnx", "onnx-ir", "onnxruntime", "transformers", "numpy")
 _SWITCHES = re.compile("(ONTRAIN|BENCH|OMP|MKL|KMP|GOMP)_[A-Z_]+")
-_FOLDERS = ("ONTRAIN_CACHE_DIR", "ONTRAIN_DATA")
+_FOLDERS = ("ONTRAIN_CACHE_DIR", "ONTRAIN_DATA", "ONTRAIN_PEERS")
 """Variables that say where something lies, and not what is measured."""
 
 

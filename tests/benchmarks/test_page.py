@@ -22,6 +22,7 @@ def test_each_row_says_how_to_make_it():
         for row in rows(path.stem):
             assert "python -m benchmarks." in row["command"], f"{path.name}: {row['date']}"
             assert {"python", "versions", "hardware"} <= row.keys()
+            assert not re.search(r"^[A-Z_]+=/", row["command"]), "a folder of the machine that measured"
 
 
 _UNIT = r"ns|µs|ms|s|GFLOP/s|GFLOP|GB/s|%|[KMG]iB|times|faults|×(?! ?\d)"
