@@ -83,10 +83,11 @@ def test_a_network_with_wide_filters_trains_by_columns_or_pairs(monkeypatch, ord
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("pad", [0, 2, 9])
 @pytest.mark.parametrize("across", [False, True], ids=["by channel", "by place"])
-def test_lines_are_torchs(stride, pad, across):
+@pytest.mark.parametrize(("length", "width"), [(20, 6), (20, 9), (64, 8), (90, 31), (32, 32)])
+def test_lines_are_torchs(stride, pad, across, length, width):
     torch.manual_seed(0)
-    x = torch.randn(3, 20, 41).transpose(1, 2) if across else torch.randn(3, 41, 20)
-    w, bias = torch.randn(x.shape[1], 1, 6), torch.randn(x.shape[1])
+    x = torch.randn(3, length, 41).transpose(1, 2) if across else torch.randn(3, 41, length)
+    w, bias = torch.randn(x.shape[1], 1, width), torch.randn(x.shape[1])
     exact = [t.double().requires_grad_() for t in (x, w, bias)]
     y = nn.functional.conv1d(*exact, stride, pad, 1, x.shape[1])
     ours = wide_filters.convolve_line(x, w, bias, [stride], [pad])

@@ -6,7 +6,8 @@ gradient three columns at a time. Where images have a few pixels only, each pixe
 of the result, and a filter's number gets the sum of the products that belong to it.
 
 Over one axis, as in Mamba and Conformer, oneDNN is slow forwards, too, unless the channels of each place lie side by
-side.
+side. The gradient of filters of many numbers is a product there: each piece of the result is multiplied with the piece
+of the line that it was made of, and a filter's number gets the sum along one diagonal.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _WORTH_PAIRING = 1_000_000
 """Products of a gradient from which on that is so."""
 _LONG = 100_000
 """Elements of a batch of lines from which on a copy to another order is worth its time."""
+_PIECE = 32
+"""Places of the result that one product takes of a line."""
+_MANY = 8
+"""Numbers of a filter over lines from which on products take less time than oneDNN."""
 
 
 def has_wide_filters(e: Emitter, x: Buf, w: Buf, dy: Sequence[int], dilations: Sequence[int], group: int) -> bool:
@@ -78,10 +83,28 @@ def differentiate_line(
     pads: Sequence[int],
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """Return the adjoints of what `convolve_line` takes, as far as `mask` asks for them."""
-    wanted = [*mask[:2], False]
-    dx, dw, _ = _gradients(_line(dy), _line(x), w.unsqueeze(2), wanted, [1, *strides], [0, *pads])
-    db = dy.sum((0, 2)) if mask[2] else None
-    return None if dx is None else dx.squeeze(2), None if dw is None else dw.squeeze(2), db
+    by_pieces = mask[1] and w.shape[2] >= _MANY and list(strides) == [1]
+    wanted, dx, dw = [mask[0], mask[1] and not by_pieces, False], None, None
+    if any(wanted):
+        adjoints = _gradients(_line(dy), _line(x), w.unsqueeze(2), wanted, [1, *strides], [0, *pads])
+        dx, dw = (None if t is None else t.squeeze(2) for t in adjoints[:2])
+    if by_pieces:
+        dw = _by_pieces(dy, x, w.shape[2], pads[0])
+    return dx, dw, dy.sum((0, 2)) if mask[2] else None
+
+
+def _by_pieces(dy: torch.Tensor, x: torch.Tensor, width: int, pad: int) -> torch.Tensor:
+    """Return the adjoint of filters [C, 1, width] of stride 1, from [N, C, places] and [N, C, length]."""
+    lines, channels, places = dy.shape
+    pieces, window = -(-places // _PIECE), _PIECE + width - 1
+    beyond = pieces * _PIECE - places
+    padded = functional.pad(x, (pad, pad + beyond))
+    read = padded.unfold(2, window, _PIECE).transpose(0, 1).reshape(channels, lines * pieces, window)
+    full = functional.pad(dy, (0, beyond)).view(lines, channels, pieces, _PIECE)
+    written = full.permute(1, 3, 0, 2).reshape(channels, _PIECE, lines * pieces)
+    products = torch.bmm(written, read)  # of each place in a piece with each that its window holds
+    diagonals = products.as_strided((channels, width, _PIECE), (_PIECE * window, 1, window + 1))
+    return diagonals.sum(2).unsqueeze(1)
 
 
 def _line(x: torch.Tensor) -> torch.Tensor:
