@@ -419,6 +419,17 @@ def test_products_with_zeros(rng: np.random.Generator, zeros: int) -> None:
     check(got, *torch.autograd.grad(y, operand, torch.tensor(dy)))
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_cumulative_products_with_zeros(rng: np.random.Generator, zeros: int, reverse: int) -> None:
+    x = rng.standard_normal((3, 7, 2))
+    x[1, 2 : 2 + zeros, 0] = 0
+    operand, dy = torch.tensor(x, requires_grad=True), rng.standard_normal((3, 7, 2))
+    y = operand.flip(1).cumprod(1).flip(1) if reverse else operand.cumprod(1)
+    got = run("CumProdGrad", dy, x, y.detach().numpy(), axis=1, reverse=reverse)
+    check(got, *torch.autograd.grad(y, operand, torch.tensor(dy)))
+
+
 def test_blocks_of_images(rng: np.random.Generator) -> None:
     x = rng.standard_normal((2, 3, 7, 6))
     x[0, 1, 3, 2] = np.inf

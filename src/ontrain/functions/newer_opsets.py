@@ -29,19 +29,35 @@ def cumprod(op: Builder, x: Value, axis: Value, *, exclusive: int = 0, reverse: 
     if not isinstance(n, int):
         return _masked_products(op, x, place, exclusive, reverse)
 
-    def shifted(values: Value, by: int) -> Value:
-        """The values `by` places further on, behind ones."""
-        if by >= n:
-            return op.Expand(op.const(1.0, x.dtype), op.shape_of(x))
-        rest = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
-        pads = [0] * (2 * rank)
-        pads[place + (rank if reverse else 0)] = by
-        return op.Pad(rest, pads, op.const(1.0, x.dtype))
-
-    y, span = shifted(x, 1) if exclusive else x, 1
+    y, span = _moved(op, x, place, 1, 1.0, reverse) if exclusive else x, 1
     while span < n:
-        y, span = y * shifted(y, span), 2 * span
+        y, span = y * _moved(op, y, place, span, 1.0, reverse), 2 * span
     return op.Identity(y)
+
+
+def _moved(op: Builder, values: Value, place: int, by: int, fill: float, reverse: int) -> Value:
+    """The values `by` places further on, or nearer with `reverse`, and `fill` where none come to."""
+    n, rank = static_dims(values)[place], len(static_dims(values))
+    if by >= n:
+        return op.Expand(op.const(fill, values.dtype), op.shape_of(values))
+    rest = op.Slice(values, [by if reverse else 0], [n if reverse else n - by], [place])
+    pads = [0] * (2 * rank)
+    pads[place + (rank if reverse else 0)] = by
+    return op.Pad(rest, pads, op.const(fill, values.dtype))
+
+
+@composite("CumProdGrad", like=[1])
+def cumprod_grad(op: Builder, dy: Value, x: Value, y: Value, *, axis: int = 0, reverse: int = 0) -> Value:
+    """Adjoint of x from that of its products y up to each element, right where elements are zero.
+
+    That is the product of what comes before an element, times s_k = dy_k + x_{k+1} · s_{k+1}, in log₂ n doublings.
+    """
+    before = op.CumProd(x, op.const(np.array(axis)), exclusive=1, reverse=reverse)
+    following, share, span = _moved(op, x, axis, 1, 0.0, 1 - reverse), dy, 1
+    while span < static_dims(x)[axis]:
+        share = share + following * _moved(op, share, axis, span, 0.0, 1 - reverse)
+        following, span = following * _moved(op, following, axis, span, 0.0, 1 - reverse), 2 * span
+    return before * share
 
 
 def _masked_products(op: Builder, x: Value, place: int, exclusive: int, reverse: int) -> Value:

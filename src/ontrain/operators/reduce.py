@@ -17,6 +17,17 @@ __all__: list[str] = []
 define("ArgMax", reduces=True, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("ArgMin", reduces=True, zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define("CumProd", settings=(1,))
+define("CumProdGrad", domain=DOMAIN)
+
+
+@gradient("CumProd")
+def cumulative_product(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse: int) -> Adjoints:
+    """The composite CumProdGrad; through the body where an element does not count for itself."""
+    place = op.constant(1)
+    if exclusive or place is None or not all(isinstance(size, int) for size in x.shape or [None]):
+        return NotImplemented
+    axis_from_start = int(place.reshape(())) % len(static_dims(x))
+    return op.composite("CumProdGrad", dy, x, op.outputs[0], axis=axis_from_start, reverse=reverse), None
 
 
 def _axes(op: Op, x: Value, noop_with_empty_axes: int) -> list[int]:

@@ -61,6 +61,8 @@ LATER = [
            twin=_gated_delta),
     sample("CumProd", normal(3, 5), np.array(1), twin=lambda x, a: x.cumprod(1)),
     sample("CumProd", _ZEROS, np.array(-1), twin=lambda x, a: x.cumprod(-1)),
+    sample("CumProd", normal(2, 5, 3), np.array(1), reverse=1, twin=lambda x, a: x.flip(1).cumprod(1).flip(1)),
+    sample("CumProd", _ZEROS, np.array(1), reverse=1, twin=lambda x, a: x.flip(1).cumprod(1).flip(1)),
     sample("CumProd", normal(4, 2), np.array(0), exclusive=1, reverse=1,
            twin=lambda x, a: torch.cat([x, torch.ones_like(x[:1])]).flip(0).cumprod(0).flip(0)[1:]),
     sample("TensorScatter", normal(2, 5, 3), normal(2, 2, 3), np.array([1, 3]), twin=_tensor_scatter),

@@ -34,9 +34,7 @@ class Speech(nn.Module):
         self.scores = nn.Linear(8, 6)
         self.zero_infinity = zero_infinity
 
-    def forward(
-        self, x: torch.Tensor, labels: torch.Tensor, times: torch.Tensor, counts: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, labels: torch.Tensor, times: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         scores = self.scores(x).log_softmax(-1)
         first, second = (
             nn.functional.ctc_loss(scores, labels, times, counts, blank, "none", self.zero_infinity) for blank in (0, 5)

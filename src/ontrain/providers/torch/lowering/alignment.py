@@ -38,8 +38,9 @@ def ctc(e: Emitter, node: ir.Node) -> None:
 @lowers_composite("CTCGrad", when=_aligns)
 def ctc_grad(e: Emitter, node: ir.Node) -> None:
     operands, a = [e.value(v) for v in node.inputs], attributes(node)
+    stored = _alignments(e, node) or (None, None)
     e.compute(
-        _gradient, *operands, a.get("blank", 0), bool(a.get("zero_infinity", 0)), *(_alignments(e, node) or (None, None)),
+        _gradient, *operands, a.get("blank", 0), bool(a.get("zero_infinity", 0)), *stored,
         outs=[e.out(node.outputs[0])], fresh=True,
     )  # fmt: skip
 

@@ -217,6 +217,60 @@ def _other_products(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axes: Se
     return dy * others
 
 
+@lowers("CumProd")
+def cumprod(e: Emitter, node: ir.Node) -> None:
+    a, x = attributes(node), e.value(node.inputs[0])
+    axis = (constant_ints(node.inputs[1]) or [0])[0]
+    out = e.out(node.outputs[0])
+    if not a.get("exclusive", 0) and not a.get("reverse", 0):
+        e.call(torch.cumprod, x, axis, out=out)
+        return
+    e.compute(_products, x, axis, bool(a.get("exclusive", 0)), bool(a.get("reverse", 0)), outs=[out], fresh=True)
+
+
+def _products(x: torch.Tensor, axis: int, exclusive: bool, reverse: bool) -> torch.Tensor:
+    """The products up to each element, or before each, or from the other end."""
+    if reverse:
+        return _products(x.flip(axis), axis, exclusive, False).flip(axis)
+    y = x.cumprod(axis)
+    if not exclusive or not x.numel():
+        return y
+    before = torch.ones_like(y)
+    before.narrow(axis, 1, x.shape[axis] - 1).copy_(y.narrow(axis, 0, x.shape[axis] - 1))
+    return before
+
+
+@lowers_composite("CumProdGrad")
+def cumprod_grad(e: Emitter, node: ir.Node) -> None:
+    a, operands = attributes(node), [e.value(v) for v in node.inputs]
+    settings = a.get("axis", 0), bool(a.get("reverse", 0))
+    e.compute(_cumulative_factors, *operands, *settings, outs=[e.out(node.outputs[0])], fresh=True)
+
+
+def _cumulative_factors(
+    dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axis: int, reverse: bool
+) -> torch.Tensor:  # fmt: skip
+    """The adjoint of x from that of its products y: by division, if no factor is zero; a device is not asked."""
+    if reverse:
+        return _cumulative_factors(dy.flip(axis), x.flip(axis), y.flip(axis), axis, False).flip(axis)
+    if not x.numel():
+        return dy.clone()
+    if x.device.type == "cpu" and not bool((x == 0).any()):
+        terms = dy * y
+        # What follows an element, itself included: all of them less those before.
+        return terms.flip(axis).cumsum_(axis).flip(axis).div_(x)
+    n, before = x.shape[axis], _products(x, axis, exclusive=True, reverse=False)
+    share, following, span = dy.clone(), torch.zeros_like(x), 1
+    following.narrow(axis, 0, n - 1).copy_(x.narrow(axis, 1, n - 1))
+    while span < n:
+        near, far = (0, n - span), (span, n - span)
+        share.narrow(axis, *near).add_(following.narrow(axis, *near) * share.narrow(axis, *far))
+        following.narrow(axis, *near).mul_(following.narrow(axis, *far).clone())
+        following.narrow(axis, n - span, span).zero_()
+        span *= 2
+    return before.mul_(share)
+
+
 @lowers("CumSum")
 def cumsum(e: Emitter, node: ir.Node) -> None:
     a = attributes(node)
