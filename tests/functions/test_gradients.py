@@ -409,6 +409,19 @@ def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator, dtype:
         check(run("RunningExtremum", x, outputs=2, axis=1, largest=largest), *function(torch.tensor(x), 1))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+@pytest.mark.parametrize("size", [1, 6, 7])
+def test_places_in_the_order(rng: np.random.Generator, dtype: type[np.number[Any]], size: int) -> None:
+    x = rng.permutation(3 * size * 2).reshape(3, size, 2).astype(dtype)  # of equal ones a kernel may choose any
+    if dtype is np.float64 and size > 2:
+        x[1, 2:5, 0] = np.nan
+    chosen = {k: ("OrderPlace", torch.tensor(x).kthvalue(k, 1, True)) for k in (1, size // 2 + 1, size)}
+    for k, (op_type, (values, places)) in {**chosen, 0: ("MedianPlace", torch.tensor(x).median(1, True))}.items():
+        got = run(op_type, x, axis=1, **({"k": k} if k else {}))[0]
+        np.testing.assert_array_equal(np.take_along_axis(x, got, 1), values)
+        np.testing.assert_array_equal(got[[0, 2]], places[[0, 2]])
+
+
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 def test_products_with_zeros(rng: np.random.Generator, zeros: int) -> None:
     x = rng.standard_normal((3, 5, 2))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
@@ -34,6 +35,35 @@ def extremum(op: Builder, x: Value, *, axis: int = 0, keepdims: int = 1, largest
     places = (op.ArgMax if largest else op.ArgMin)(ordered, axis=axis, keepdims=1)
     values = op.GatherElements(x, places, axis=axis)
     return (values, places) if keepdims else (op.Squeeze(values, [axis]), op.Squeeze(places, [axis]))
+
+
+def _place(inputs: list[Any], *, axis: int = 0, **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
+    return [(ir.DataType.INT64, ir.Shape([1 if i == axis else d for i, d in enumerate(inputs[0].shape)]))]
+
+
+@composite("OrderPlace", infer=_place)
+def order_place(op: Builder, x: Value, *, axis: int = 0, k: int = 1) -> Value:
+    """The place of the k-th smallest element along an axis that counts from the first, int64, with the axis as one.
+
+    Of equal elements the first that are enough count; a kernel may choose others of them.
+    Source: torch.kthvalue, where k counts from 1.
+    """
+    _, places = op.TopK(x, op.const(np.array([k], np.int64)), axis=axis, largest=0, sorted=1, outputs=2)
+    return op.Slice(places, [k - 1], [k], [axis])
+
+
+@composite("MedianPlace", infer=_place)
+def median_place(op: Builder, x: Value, *, axis: int = 0) -> Value:
+    """The place of the lower middle along an axis, or of the first that is no number, int64, with the axis as one.
+
+    Source: torch.median of a dim.
+    """
+    place = op.composite("OrderPlace", x, axis=axis, k=(static_dims(x)[axis] + 1) // 2)
+    if not x.dtype.is_floating_point():
+        return place
+    absent = op.Cast(op.IsNaN(x), to=ir.DataType.INT64)
+    first = op.ArgMax(absent, axis=axis, keepdims=1)
+    return op.Where(op.Equal(op.GatherElements(absent, first, axis=axis), np.array(1)), first, place)
 
 
 @composite("ReduceProdGrad", like=[1])

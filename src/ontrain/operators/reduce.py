@@ -21,7 +21,7 @@ define("CumProdGrad", domain=DOMAIN)
 
 
 @gradient("CumProd")
-def cumulative_product(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse: int) -> Adjoints:
+def cumulative_product(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse: int) -> Any:
     """The composite CumProdGrad; through the body where an element does not count for itself."""
     place = op.constant(1)
     if exclusive or place is None or not all(isinstance(size, int) for size in x.shape or [None]):
@@ -110,6 +110,9 @@ def chosen_extremum(op: Op, dy: Value | None, x: Value, *, axis: int, keepdims: 
     zeros = op.Expand(op.const(0.0, dy.dtype), list(static_dims(x)))
     return op.ScatterElements(zeros, places, dy, axis=axis)
 
+
+define("OrderPlace", domain=DOMAIN, zero_gradient=WHEREVER)
+define("MedianPlace", domain=DOMAIN, zero_gradient=WHEREVER)
 
 define("RunningExtremum", domain=DOMAIN, precision=Precision.FOLLOWS)
 

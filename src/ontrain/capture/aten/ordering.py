@@ -12,7 +12,7 @@ from ontrain.capture.aten.places import from_start
 from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim
-from ontrain.operators import Value
+from ontrain.operators import DOMAIN, Value
 
 __all__: list[str] = []
 
@@ -26,14 +26,17 @@ def _size(op: AtenBuilder, dim: int) -> Dim:
 
 @aten("kthvalue")
 def kthvalue(op: AtenBuilder, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
-    """The k-th smallest; ties go to the one that comes first."""
+    """The k-th smallest, and its place."""
+    return _chosen(op, x, "OrderPlace", dim, keepdim, k=k)
+
+
+def _chosen(op: AtenBuilder, x: Value, operator: str, dim: int, keepdim: bool, **settings: int) -> tuple[Value, Value]:
     if not op.input_shape(0):
         return op.reshape(x, op.shape, []), op.expand(op.const(np.array(0, np.int64)), op.shape, [])
-    dim %= len(op.input_shape(0))
-    _, place = op.TopK(x, op.const(np.array([k], np.int64)), axis=dim, largest=0, sorted=1, outputs=2)
-    at = op.Slice(place, [k - 1], [k], [dim])
-    value = op.GatherElements(x, at, axis=dim)
-    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
+    axis = dim % len(op.input_shape(0))
+    at = op.call(DOMAIN, operator, [x], {"axis": axis, **settings})
+    value = op.GatherElements(x, at, axis=axis)
+    return (value, at) if keepdim else (op.Squeeze(value, [axis]), op.Squeeze(at, [axis]))
 
 
 def _fixed(op: AtenBuilder, size: Dim, what: str) -> int:
@@ -45,16 +48,8 @@ def _fixed(op: AtenBuilder, size: Dim, what: str) -> int:
 @aten("median.dim")
 def median_dim(op: AtenBuilder, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     """The lower middle; the first that is no number, where there is one."""
-    middle = (_fixed(op, _size(op, dim), "a median") + 1) // 2
-    if not x.dtype.is_floating_point() or not op.input_shape(0):
-        return kthvalue(op, x, middle, dim, keepdim)
-    dim %= len(op.input_shape(0))
-    absent = op.Cast(op.IsNaN(op.composite("Detach", x)), to=_INT64)
-    first = op.ArgMax(absent, axis=dim)
-    _, place = kthvalue(op, x, middle, dim, keepdim=True)
-    at = op.Where(op.Equal(op.GatherElements(absent, first, axis=dim), op.const(np.array(1, np.int64))), first, place)
-    value = op.GatherElements(x, at, axis=dim)
-    return (value, at) if keepdim else (op.Squeeze(value, [dim]), op.Squeeze(at, [dim]))
+    _fixed(op, _size(op, dim), "a median")
+    return _chosen(op, x, "MedianPlace", dim, keepdim)
 
 
 @aten("median.default")
@@ -65,9 +60,7 @@ def median(op: AtenBuilder, x: Value) -> Value:
         return x
     count = _fixed(op, int(np.prod([_fixed(op, size, "a median") for size in shape])), "a median")
     flat = op.Reshape(x, [-1])
-    k = (count + 1) // 2
-    sorted_, _ = op.TopK(flat, op.const(np.array([k], np.int64)), axis=0, largest=0, sorted=1, outputs=2)
-    middle = op.Slice(sorted_, [k - 1], [k], [0])
+    middle = op.GatherElements(flat, op.composite("OrderPlace", flat, axis=0, k=(count + 1) // 2), axis=0)
     if not op.val.dtype.is_floating_point:
         return op.Squeeze(middle, [0])
     absent = op.IsNaN(op.composite("Detach", flat))

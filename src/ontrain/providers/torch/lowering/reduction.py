@@ -188,6 +188,16 @@ def extremum(e: Emitter, node: ir.Node) -> None:
     e.run(torch.max if largest else torch.min, x, *extent, out=(values, places), writes=[values, places])
 
 
+@lowers_composite("OrderPlace", "MedianPlace")
+def order_place(e: Emitter, node: ir.Node) -> None:
+    a, x, out = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
+    values, axis = e.new(out.shape, x.dtype), a.get("axis", 0)
+    if node.op_type == "MedianPlace":
+        e.run(torch.median, x, axis, True, out=(values, out), writes=[values, out])
+    else:
+        e.run(torch.kthvalue, x, a.get("k", 1), axis, True, out=(values, out), writes=[values, out])
+
+
 @lowers_composite("RunningExtremum")
 def running_extremum(e: Emitter, node: ir.Node) -> None:
     a, x, values = attributes(node), e.value(node.inputs[0]), e.out(node.outputs[0])
