@@ -64,9 +64,16 @@ def matmul(e: Emitter, node: ir.Node) -> None:
 
 
 def batched(e: Emitter, x: Buf, lead: tuple[int, ...]) -> Buf:
-    """Return x as [batch, rows, columns] with its leading axes broadcast to `lead`."""
+    """Return x as [batch, rows, columns] with its leading axes broadcast to `lead`, in an order that BLAS takes."""
     x = e.view(x, lambda t: t.expand(*lead, *t.shape[-2:]))
-    return e.reshape(x, (int(torch.Size(lead).numel()), *x.shape[-2:]))
+    matrices = e.reshape(x, (int(torch.Size(lead).numel()), *x.shape[-2:]))
+    return matrices if _rows_or_columns(matrices.meta) else e.contiguous(matrices)
+
+
+def _rows_or_columns(matrices: torch.Tensor) -> bool:
+    """Whether rows or columns are without gaps; else ATen multiplies the matrices of a batch one by one, each copied."""
+    (rows, columns), (down, along) = matrices.shape[1:], matrices.stride()[1:]
+    return (along == 1 and down >= columns) or (down == 1 and along >= rows)
 
 
 @lowers("Einsum")
