@@ -409,6 +409,21 @@ def test_running_extrema_are_the_last_of_equals(rng: np.random.Generator, dtype:
         check(run("RunningExtremum", x, outputs=2, axis=1, largest=largest), *function(torch.tensor(x), 1))
 
 
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("sizes", [(4, 5), (1, 6), (3, 2, 4)])
+def test_what_flows_back_from_places(
+    rng: np.random.Generator, padding_mode: str, align_corners: int, sizes: tuple[int, ...]
+) -> None:
+    x = torch.tensor(rng.standard_normal((2, 3, *sizes)), requires_grad=True)
+    grid = torch.tensor(rng.uniform(-3.1, 3.1, (2, *[4] * len(sizes), len(sizes))), requires_grad=True)
+    y = torch.nn.functional.grid_sample(x, grid, "bilinear", padding_mode, bool(align_corners))
+    dy = rng.standard_normal(tuple(y.shape))
+    operands = [v.detach().numpy() for v in (x, grid)]
+    got = run("GridSampleGrad", dy, *operands, outputs=2, padding_mode=padding_mode, align_corners=align_corners)
+    check(got, *torch.autograd.grad(y, [x, grid], torch.tensor(dy)))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("size", [1, 6, 7])
 def test_places_in_the_order(rng: np.random.Generator, dtype: type[np.number[Any]], size: int) -> None:

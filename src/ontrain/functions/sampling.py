@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.registry import NoBodyError, expansion
+from ontrain.functions.registry import NoBodyError, composite, expansion
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
 
@@ -102,23 +103,90 @@ def grid_sample(
     Source: https://onnx.ai/onnx/operators/onnx__GridSample.html
     """
     n, c, *sizes = static_dims(x)
-    out, rank = static_dims(grid)[1:-1], len(sizes)
-    points = op.Reshape(grid, [n, math.prod(out), rank])
-    at = []
-    for axis, size in enumerate(sizes):
-        unit = op.Squeeze(op.Slice(points, [rank - 1 - axis], [rank - axis], [2]), [2])
-        at.append((unit + 1) * ((size - 1) / 2) if align_corners else ((unit + 1) * float(size) - 1) / 2)
+    out, at = static_dims(grid)[1:-1], _places(op, grid, sizes, align_corners)
     if mode not in ("cubic", "bicubic"):
         at = [_bounded(op, v, size, mode=padding_mode, align=align_corners) for v, size in zip(at, sizes, strict=True)]
     rows, first = pixel_rows(op, x), op.const(np.arange(n, dtype=np.int64)[:, None] * math.prod(sizes))
     if mode == "nearest":
         y = _nearest(op, rows, first, [op.Round(v) for v in at], sizes)
     elif mode in ("cubic", "bicubic"):
-        bring = None if padding_mode == "zeros" else partial(_bounded, op, mode=padding_mode, align=align_corners)
+        bring = (
+            None if padding_mode == "zeros" else functools.partial(_bounded, op, mode=padding_mode, align=align_corners)
+        )
         y = op.ReduceSum(neighbours(op, rows, first, at, sizes, _CUBIC, bring), [2], keepdims=0)
     else:
         y = op.ReduceSum(neighbours(op, rows, first, at, sizes), [2], keepdims=0)
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1]), [n, c, *out])
+
+
+def _places(op: Builder, grid: Value, sizes: Sequence[int], align_corners: int) -> list[Value]:
+    """For each axis the places [N, P] that a grid names, in pixels from the first one's middle."""
+    n, *out, rank = static_dims(grid)
+    points = op.Reshape(grid, [n, math.prod(out), rank])
+    at = []
+    for axis, size in enumerate(sizes):
+        unit = op.Squeeze(op.Slice(points, [rank - 1 - axis], [rank - axis], [2]), [2])
+        at.append((unit + 1) * ((size - 1) / 2) if align_corners else ((unit + 1) * float(size) - 1) / 2)
+    return at
+
+
+@composite("GridSampleGrad", like=[1, 2])
+def grid_sample_grad(
+    op: Builder, dy: Value, x: Value, grid: Value, *, align_corners: int = 0, padding_mode: str = "zeros"
+) -> tuple[Value, Value]:
+    """Adjoints of images and grid of a GridSample that weights neighbours linearly.
+
+    A pixel gets dy by its weight. A place gets, for each axis, dy times the difference between the two neighbours,
+    or nothing where it was brought onto the image's border.
+    """
+    n, c, *sizes = static_dims(x)
+    rank, places = len(sizes), math.prod(static_dims(grid)[1:-1])
+    flat, shares, slopes = None, list[Value](), list[Value]()
+    for axis, (named, size) in enumerate(zip(_places(op, grid, sizes, align_corners), sizes, strict=True)):
+        place = _bounded(op, named, size, mode=padding_mode, align=align_corners)
+        below = op.Floor(place)
+        rest = op.Unsqueeze(place - below, [2])
+        taps = op.Unsqueeze(below, [2]) + op.const(np.array([0.0, 1.0]), place.dtype)
+        inside = op.Cast(_inside(op, taps, size), to=place.dtype)
+        speed = _speed(op, named, size, mode=padding_mode, align=align_corners)
+        slope = op.Unsqueeze(speed, [2]) * op.const(np.array([-1.0, 1.0]), place.dtype)
+        along = [n, places, *(2 if i == axis else 1 for i in range(rank))]
+        shares.append(op.Reshape(op.Concat(1 - rest, rest, axis=2) * inside, along))
+        slopes.append(op.Reshape(slope * inside, along))
+        index = op.Reshape(_index(op, taps, size), along)
+        flat = index if flat is None else op.Add(op.Mul(flat, size), index)
+    first = op.const(np.arange(n, dtype=np.int64)[:, None] * math.prod(sizes))
+    picked = op.Add(op.Reshape(flat, [n, places, 2**rank]), op.Unsqueeze(first, [2]))
+    above = op.Transpose(op.Reshape(dy, [n, c, places]), perm=[0, 2, 1])
+    rows = pixel_rows(op, x)
+    dots = op.MatMul(op.Gather(rows, picked, axis=0), op.Unsqueeze(above, [3]))
+    dots = op.Reshape(dots, [n, places, *[2] * rank])
+    taps_axes, dgrid = list(range(2, 2 + rank)), list[Value]()
+    for axis, size in enumerate(sizes):
+        factors = [slopes[i] if i == axis else share for i, share in enumerate(shares)]
+        step = op.ReduceSum(functools.reduce(operator.mul, factors, dots), taps_axes, keepdims=0)
+        dgrid.insert(0, op.Unsqueeze(step * ((size - 1) / 2 if align_corners else size / 2), [2]))
+    weights = op.Reshape(functools.reduce(operator.mul, shares), [n, places, 2**rank, 1])
+    parts = op.Reshape(weights * op.Unsqueeze(above, [2]), [n * places * 2**rank, c])
+    zeros = op.Expand(op.const(0.0, x.dtype), list(static_dims(rows)))
+    dx = op.ScatterND(zeros, op.Reshape(picked, [n * places * 2**rank, 1]), parts, reduction="add")
+    dx = op.Reshape(op.Transpose(op.Reshape(dx, [n, math.prod(sizes), c]), perm=[0, 2, 1]), [n, c, *sizes])
+    return dx, op.Reshape(op.Concat(*dgrid, axis=2), list(static_dims(grid)))
+
+
+def _speed(op: Builder, at: Value, size: int, *, mode: str, align: int) -> Value:
+    """By how much a place moves on the image where the place that was named moves by one."""
+    forwards = op.const(1.0, at.dtype)
+    if mode == "zeros":
+        return op.Expand(forwards, op.shape_of(at))
+    direction = forwards
+    if mode == "reflection":
+        low, span = (0.0, float(size - 1)) if align else (-0.5, float(size))
+        turns = op.Floor(op.Abs(at - low) / span) if span else at * 0.0
+        even = op.Equal(turns, op.Floor(turns / 2) * 2)
+        direction = op.Where(op.Equal(op.Less(at, low), even), -1.0, forwards)
+    place = _bounded(op, at, size, mode=mode, align=align)
+    return op.Where(op.And(op.Greater(place, 0.0), op.Less(place, float(size - 1))), direction, 0.0)
 
 
 def _nearest(op: Builder, rows: Value, first: Value, places: Sequence[Any], sizes: Sequence[int]) -> Value:

@@ -16,12 +16,25 @@ __all__ = ["affine_places"]
 
 define("AffineGrid", settings=(1,))
 define("GridSample", evaluator=Evaluator.IN_PART, stock=Stock.COMPARED)
+define("GridSampleGrad", domain=DOMAIN)
 define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
 define("Resize", settings=(1, 2, 3), loops=True, stock=Stock.COMPARED)
 define("Interpolate", domain=DOMAIN)
 define("InterpolateGrad", domain=DOMAIN)
 define("Upsample", settings=(1,), no_gradient="the standard has withdrawn it")
+
+
+@gradient("GridSample")
+def grid_sample(
+    op: Op, dy: Value, x: Value, grid: Value, *, align_corners: int, mode: str, padding_mode: str
+) -> Any:  # fmt: skip
+    """The composite GridSampleGrad where neighbours are weighted linearly; else through the body."""
+    if mode not in ("linear", "bilinear"):
+        return NotImplemented
+    return op.composite(
+        "GridSampleGrad", dy, x, grid, align_corners=align_corners, padding_mode=padding_mode, outputs=2
+    )
 
 
 @gradient("Interpolate", domain=DOMAIN)

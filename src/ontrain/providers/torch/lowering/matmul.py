@@ -71,7 +71,7 @@ def batched(e: Emitter, x: Buf, lead: tuple[int, ...]) -> Buf:
 
 
 def _rows_or_columns(matrices: torch.Tensor) -> bool:
-    """Whether rows or columns are without gaps; else ATen multiplies the matrices of a batch one by one, each copied."""
+    """Whether rows or columns are without gaps; else ATen copies and multiplies the matrices of a batch one by one."""
     (rows, columns), (down, along) = matrices.shape[1:], matrices.stride()[1:]
     return (along == 1 and down >= columns) or (down == 1 and along >= rows)
 
