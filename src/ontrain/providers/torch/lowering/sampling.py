@@ -19,10 +19,9 @@ _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 def _fits(node: ir.Node) -> bool:
     """Whether ATen has a kernel for such images. A node without shapes stands for the operator as such."""
-    if any(v is None or v.shape is None for v in node.inputs):
+    *_, x, grid = (None, None, *node.inputs)
+    if x is None or grid is None or x.shape is None or grid.shape is None:
         return True
-    x, grid = node.inputs[-2:]
-    assert x is not None and grid is not None
     if x.dtype not in _DTYPES or grid.dtype is not x.dtype:
         return False
     rank, mode = len(static_dims(x)) - 2, attributes(node).get("mode", "linear")
