@@ -164,4 +164,11 @@ MUTANTS = [
         RULES,
         "LpPool",
     ),
+    mutant(
+        "functions/sampling.py",
+        "direction = op.Where(op.Equal(op.Less(at, low), even), -1.0, forwards)",
+        "direction = op.Where(op.Less(at, low), -1.0, forwards)",
+        "functions/test_gradients.py",
+        "places",
+    ),
 ]

@@ -223,4 +223,28 @@ MUTANTS = [
         "self._present[name] = self._next[name]",
         "providers/test_onnxruntime.py golden/test_optimizers.py",
     ),
+    mutant(
+        TORCH + "wide_filters.py",
+        "padded = functional.pad(x, (pad, pad + beyond))",
+        "padded = functional.pad(x, (pad, pad + beyond + 1))[..., 1:]",
+        TORCH + "test_wide_filters.py",
+        "lines",
+    ),
+    mutant(
+        TORCH + "alignment.py",
+        "alike = list(forward.inputs) == operands and",
+        "alike = forward.inputs[0] is operands[0] and",
+        TORCH + "test_alignment.py",
+    ),
+    mutant(
+        TORCH + "alignment.py",
+        'attributes(forward).get("blank", 0) == blank',
+        "True",
+        TORCH + "test_alignment.py",
+        "sums",
+    ),
+    mutant(
+        TORCH + "reduction.py", "not bool((x == 0).any())", "True", TORCH + "test_reduction.py", "CumProd or cumprod"
+    ),
+    mutant(TORCH + "matmul.py", "along == 1 and down >= columns", "True", TORCH + "test_matmul.py", "gaps"),
 ]

@@ -51,12 +51,10 @@ _ALIGNMENTS = object()
 
 def _alignments(e: Emitter, node: ir.Node) -> tuple[Buf | None, ...] | None:
     """Losses and sums over alignments from the forward's loss of the same operands, where it ran in this program."""
-    operands = list(node.inputs[1:])
+    operands, blank = list(node.inputs[1:]), attributes(node).get("blank", 0)
     for forward in operands[0].consumers() if operands[0] is not None else ():
         stored = e.kept(forward.outputs[0])
-        alike = list(forward.inputs) == operands and attributes(forward).get("blank", 0) == attributes(node).get(
-            "blank", 0
-        )
+        alike = list(forward.inputs) == operands and attributes(forward).get("blank", 0) == blank
         if alike and stored is not None and e.kernel_of(forward.outputs[0]) is _ALIGNMENTS:
             return stored
     return None
