@@ -111,6 +111,33 @@ def test_a_function_may_ask_for_gradients_inside():
             torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
 
 
+DERIVATIVES = {
+    "gradient": torch.func.grad,
+    "gradients of rows": lambda f: lambda x: torch.vmap(torch.func.grad(lambda row: f(row[None])))(x),
+    "jacobian": lambda f: torch.func.jacrev(lambda x: f(x) * x),
+    "hessian": torch.func.hessian,
+    "product with a vector": lambda f: lambda x: torch.func.jvp(f, (x,), (2 * x,))[1],
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*differentiates by torch.func")
+@pytest.mark.parametrize("kind", DERIVATIVES)
+def test_a_function_may_differentiate_by_torch_func(kind):
+    ours, eager = network(), network()
+
+    def differentiated(model):
+        derive = DERIVATIVES[kind]
+        return lambda x: derive(lambda x: model.eval()(x).square().sum())(x).square().sum()
+
+    x, _ = batch(0)
+    values = [compiles(differentiated(ours))(x), differentiated(eager)(x)]
+    torch.testing.assert_close(*values, rtol=1e-9, atol=1e-12)
+    for value in values:
+        value.backward()
+    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()

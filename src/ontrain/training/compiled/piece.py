@@ -51,8 +51,10 @@ def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
 
     Raises:
         CaptureError: the graph writes to a tensor that is no parameter or buffer, which the program may read behind it;
-            it updates parameters as an optimizer does; or it turns gradients on where the program has them off.
+            it updates parameters as an optimizer does; it turns gradients on where the program has them off; or it
+            differentiates by torch.func.
     """
+    _check_transforms(graph_module)
     _check_gradients(graph_module)
     _check_update(graph_module)
     rewrite(graph_module)
@@ -79,6 +81,17 @@ def inputs_of(graph_module: fx.GraphModule, examples: Sequence[Any]) -> Inputs:
             arguments[at] = operator.itemgetter(at)
     graph_module.recompile()
     return Inputs(arguments, residents, sizes)
+
+
+def _check_transforms(graph_module: fx.GraphModule) -> None:
+    """Refuse a graph that holds a derivative of torch.func as a sequence of calls, each for what is between."""
+    for node in graph_module.graph.nodes:
+        if getattr(node.target, "__name__", "") in ("_grad_increment_nesting", "_jvp_increment_nesting"):
+            raise CaptureError(
+                "a piece differentiates by torch.func", node=node.name, source=_told(node),
+                reason="TorchDynamo has taken the derivative apart",
+                way_out="wrap the module in ORTModule, whose forward may call torch.func",
+            )  # fmt: skip
 
 
 def _check_gradients(graph_module: fx.GraphModule) -> None:
