@@ -301,7 +301,7 @@ class Flat(nn.Module):
             left_behind = kept_tensors(before)
             if self._keeps is not None:
                 self._keeps(left_behind)
-            attributes = [getattr(k.module, k.name) for k in left_behind if k.is_output and self._attributes]
+            attributes = [t for k in left_behind if k.is_output and self._attributes for t in k.tensors()]
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)

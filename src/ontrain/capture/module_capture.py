@@ -115,14 +115,11 @@ class Captured:
         return [str(value.name) for value in self.model.graph.outputs[: self.output_spec.tensors()]]
 
     @property
-    def attributes(self) -> dict[str, Kept]:
-        """Names of the outputs that forward leaves in attributes, and where."""
-        if not self.returns_attributes:
-            return {}
-        left = [tensor for tensor in self.retained if tensor.is_output]
-        start = self.output_spec.tensors()
-        names = [str(value.name) for value in self.model.graph.outputs[start : start + len(left)]]
-        return dict(zip(names, left, strict=True))
+    def attributes(self) -> list[tuple[Kept, list[str]]]:
+        """What forward leaves in attributes, and the names of the outputs that it consists of."""
+        left = [place for place in self.retained if place.is_output] if self.returns_attributes else []
+        names = iter([str(value.name) for value in self.model.graph.outputs[self.output_spec.tensors() :]])
+        return [(place, [next(names) for _ in range(place.spec.tensors())]) for place in left if place.spec]
 
     @property
     def complex_outputs(self) -> list[str]:

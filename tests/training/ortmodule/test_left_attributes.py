@@ -1,4 +1,4 @@
-"""Tensors that forward leaves in attributes for the training loop: auxiliary losses, attention maps, with gradients."""
+"""Tensors that forward leaves in attributes for whoever reads them: auxiliary losses, attention maps."""
 
 from __future__ import annotations
 
@@ -98,3 +98,46 @@ def test_what_is_left_does_not_keep_a_copy_of_the_module_from_being_made():
     wrapped.train(False)
     wrapped(torch.randn(3, 6))["loss"].backward()
     assert eager.parts[0].loss.requires_grad and not eager.parts[0].loss.is_leaf
+
+
+class Watched(nn.Module):
+    """Leaves what nothing differentiates, and containers of tensors that it makes anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.shares, self.maps, self.history = nn.Linear(6, 6), None, [], []
+
+    def forward(self, x, appends=False):
+        hidden = self.layer(x)
+        shares = hidden.softmax(-1)
+        self.shares, self.seen = shares.detach(), x
+        self.maps = [shares.detach(), {"hidden": hidden, "best": hidden.argmax(-1)}]
+        self.norms = {"hidden": hidden.norm()}
+        if appends:
+            self.history.append(shares.detach())
+        return (shares * hidden).sum()
+
+
+def test_values_without_gradients_and_containers_are_left_too():
+    eager = Watched()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for step in range(4):
+        x = torch.randn(3 + step % 2, 6)
+        for module, owner in ((eager, eager), (wrapped, model)):
+            loss = module(x) + owner.norms["hidden"] + owner.maps[1]["hidden"].square().sum()
+            loss.backward()
+        for name in ("shares", "seen", "maps", "norms"):
+            torch.testing.assert_close(getattr(model, name), getattr(eager, name))
+        assert not model.shares.requires_grad and model.norms["hidden"].requires_grad
+    torch.testing.assert_close(model.layer.weight.grad, eager.layer.weight.grad)
+    assert wrapped._engine.captures == 1
+    with torch.no_grad():
+        wrapped(x * 2), eager(x * 2)
+    torch.testing.assert_close(model.maps, eager.maps)
+
+
+def test_a_list_that_grows_is_told_of():
+    wrapped = ORTModule(Watched())
+    with pytest.warns(UserWarning, match=r"adds tensors to the list 'history' of Watched.*self.history = \[...\]"):
+        wrapped(torch.randn(2, 6), True)

@@ -32,15 +32,15 @@ def deriving_hooks(module: nn.Module) -> list[Any]:
     return [hook for hook in of("torch.nn.Module._forward_pre_hooks", module).values() if is_deriving(hook)]
 
 
-def left_attributes(captured: Captured, carried: Collection[Kept]) -> dict[str, Kept]:
-    """Return the attributes that a call sets to outputs of its graph, by these outputs' names.
+def left_attributes(captured: Captured, carried: Collection[Kept]) -> list[tuple[Kept, list[str]]]:
+    """Return the attributes that a call sets, and the outputs of its graph that their values consist of.
 
     Args:
         captured: the module.
         carried: attributes that the next call reads.
     """
-    left = captured.attributes.items()
-    return {name: place for name, place in left if place not in carried and not deriving_hooks(place.module)}
+    left = captured.attributes
+    return [(place, names) for place, names in left if place not in carried and not deriving_hooks(place.module)]
 
 
 def set_derived(captured: Captured) -> list[Callable[[], None]]:

@@ -356,7 +356,7 @@ class Engine:
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
-        leaving = [place for graph in graphs for place in left_attributes(graph, left).values()]
+        leaving = [place for graph in graphs for place, _ in left_attributes(graph, left)]
         for place in leaving:  # a new attribute would be a change of the module
             place.module.__dict__.setdefault(place.name, None)
         places = [*(c.place for c in counted if c.adds), *((id(p.module.__dict__), p.name) for p in leaving)]

@@ -64,7 +64,8 @@ class Entry:
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
         returned = own or captured.output_names
         self._attributes = left_attributes(captured, left)
-        self.outputs, self._owners = [*returned, *self._attributes], owners
+        self._beside = [name for _, names in self._attributes for name in names]
+        self.outputs, self._owners = [*returned, *self._beside], owners
         self._borrows = len(own) < len(owners)
         state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
         self.names, self._own = [*state], [*state.values()]
@@ -99,7 +100,8 @@ class Entry:
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
-        paths |= {name: f"{type(place.module).__name__}.{place.name}" for name, place in self._attributes.items()}
+        for place, names in self._attributes:
+            paths |= dict.fromkeys(names, f"{type(place.module).__name__}.{place.name}")
         self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
@@ -129,9 +131,10 @@ class Entry:
                 for name, output in zip(self.outputs, outputs, strict=True)
             ]
         if self._attributes:
-            outputs, attributes = outputs[: -len(self._attributes)], outputs[-len(self._attributes) :]
-            for place, tensor in zip(self._attributes.values(), attributes, strict=True):
-                place.module.__dict__[place.name] = tensor
+            count = len(outputs) - len(self._beside)
+            outputs, beside = outputs[:count], iter(outputs[count:])
+            for place, names in self._attributes:
+                place.set([next(beside) for _ in names])
         if self._borrows:
             outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)
@@ -199,7 +202,7 @@ class Entry:
             reached = self.session.differentiable(wrt) if wrt else []
             active = tuple([name for name in reached if name in self._paths])
             watched = tuple([name for name in reached if name in self.inspected.marks])
-            losses = (name for name in active if name in self._scalars and name not in self._attributes)
+            losses = (name for name in active if name in self._scalars and name not in self._beside)
             loss = next(losses, None)
             # A module that returns a loss is differentiated by it; else by all that it returns.
             mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)

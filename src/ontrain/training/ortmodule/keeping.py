@@ -34,9 +34,16 @@ def attributes_carried(
     """Return the attributes in which forward leaves tensors that its next call reads.
 
     Warns:
-        UserWarning: forward leaves tensors with gradients among the attributes, and does not read them itself.
+        UserWarning: forward adds tensors to a list among the attributes; or it leaves tensors with gradients there that
+            a graph cannot return, and does not read them itself.
     """
-    attributes = [attribute for attribute in captured.retained if not attribute.is_buffer]
+    for growing in (place for place in captured.retained if place.grows):
+        warnings.warn(
+            f"forward adds tensors to the list {growing.name!r} of {type(growing.module).__name__}; a graph leaves it "
+            f"as it was. Return them from forward, or make a new list there: self.{growing.name} = [...].",
+            stacklevel=7,
+        )
+    attributes = _attributes(captured)
     if not attributes:
         return []
     carried = _read_again(module, attributes, args, kwargs)
@@ -58,9 +65,13 @@ def refuse_attributes(module: nn.Module, captured: Captured, args: Sequence[Any]
     Raises:
         CaptureError: it does.
     """
-    attributes = [attribute for attribute in captured.retained if not attribute.is_buffer]
+    attributes = _attributes(captured)
     for attribute in _read_again(module, attributes, args, {}) if attributes else ():
         raise Left(attribute).error()
+
+
+def _attributes(captured: Captured) -> list[Kept]:
+    return [place for place in captured.retained if not place.is_buffer and not place.grows]
 
 
 def _read_again(
