@@ -5,17 +5,17 @@ Source: onnxruntime, docs/ContribOperators.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
 
+from ontrain.functions.contributed_types import Types, standard_types
 from ontrain.functions.registry import composite
-from ontrain.graph import Builder, infer_node, static_dims
-from ontrain.operators import Attribute, Value
+from ontrain.graph import Builder, static_dims
+from ontrain.operators import Value
 
-__all__: list[str] = []
+__all__ = ["product_types"]
 
 MICROSOFT = "com.microsoft"
 
@@ -44,7 +44,7 @@ def quick_gelu(op: Builder, x: Value, *, alpha: float = 1.702) -> Value:
     return x * op.Sigmoid(x * alpha)
 
 
-def _split_types(inputs: list[Any]) -> list[tuple[ir.DataType, ir.Shape]]:
+def _split_types(inputs: Sequence[Any]) -> Types:
     *lead, last = inputs[0].shape
     return [(inputs[0].dtype, ir.Shape([*lead, last // 2 if isinstance(last, int) else None]))]
 
@@ -56,14 +56,13 @@ def bias_split_gelu(op: Builder, x: Value, bias: Value) -> Value:
     return left * op.Gelu(right)
 
 
-def _matmul_types(inputs: list[Any], **a: Any) -> list[tuple[ir.DataType, ir.Shape]]:
-    operands = []
-    for name, value, how in zip("ab", inputs, _flags(**a), strict=True):
-        shape = ir.Shape([value.shape[i] for i in _order(len(value.shape), *how)])
-        operands.append(ir.Value(name=name, type=ir.TensorType(value.dtype), shape=shape))
-    product = infer_node(ir.Node("", "MatMul", operands, num_outputs=1))[0]
-    assert product is not None
-    return [product]
+def product_types(inputs: Sequence[Any], **a: Any) -> Types:
+    """Return what a product is of operands whose axes may be in another order."""
+    operands = [
+        (value.dtype, [value.shape[i] for i in _order(len(value.shape), *how)])
+        for value, how in zip(inputs, _flags(**a), strict=True)
+    ]
+    return standard_types("MatMul", operands)
 
 
 def _flags(
@@ -78,7 +77,7 @@ def _order(rank: int, swapped: int, batched: int) -> list[int]:
     return [*axes[:-2], axes[-1], axes[-2]] if swapped and rank > 1 else axes
 
 
-@composite("FusedMatMul", domain=MICROSOFT, infer=_matmul_types)
+@composite("FusedMatMul", domain=MICROSOFT, infer=product_types)
 def fused_matmul(
     op: Builder, a: Value, b: Value,
     *, alpha: float = 1.0, transA: int = 0, transB: int = 0, transBatchA: int = 0, transBatchB: int = 0,
@@ -111,17 +110,9 @@ def fused_gemm(
     return getattr(op, activation)(y, **rest) if activation else y
 
 
-def _conv_types(inputs: list[Any], **attributes: Attribute) -> list[tuple[ir.DataType, ir.Shape]]:
-    operands = [
-        ir.Value(name=n, type=ir.TensorType(v.dtype), shape=v.shape) for n, v in zip("xw", inputs, strict=False)
-    ]
-    windows = [
-        ir.convenience.convert_attribute(name, value)
-        for name, value in attributes.items() if not name.startswith("activation")
-    ]  # fmt: skip
-    convolved = infer_node(ir.Node("", "Conv", operands, windows, num_outputs=1))[0]
-    assert convolved is not None
-    return [convolved]
+def _conv_types(inputs: Sequence[Any], **attributes: Any) -> Types:
+    windows = {name: value for name, value in attributes.items() if not name.startswith("activation")}
+    return standard_types("Conv", inputs[:2], **windows)
 
 
 @composite("FusedConv", domain=MICROSOFT, infer=_conv_types)
@@ -138,7 +129,7 @@ def fused_conv(
     return op.call("", activation, [y], parameters) if activation else y
 
 
-def _norm_types(inputs: list[Any], *, axis: int = -1, **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
+def _norm_types(inputs: Sequence[Any], *, axis: int = -1, **_: object) -> Types:
     x = inputs[0]
     rank = len(x.shape)
     reduced = ir.Shape([1 if i >= axis % rank else d for i, d in enumerate(x.shape)])
@@ -157,7 +148,7 @@ def simplified_layer_normalization(
     return y, op.Cast(inverse, to=ir.DataType.FLOAT)
 
 
-def _skip_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
+def _skip_types(inputs: Sequence[Any], **_: object) -> Types:
     x = inputs[0]
     moments = (ir.DataType.FLOAT, ir.Shape([*list(x.shape)[:-1], 1]))
     return [(x.dtype, x.shape), moments, moments, (x.dtype, x.shape)]
@@ -190,7 +181,7 @@ def skip_simplified_layer_normalization(
     return y, op.Identity(inverse), inverse, op.Identity(total)
 
 
-def _embed_types(inputs: list[Any], **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
+def _embed_types(inputs: Sequence[Any], **_: object) -> Types:
     ids, words = inputs[0], inputs[2]
     whole = (words.dtype, ir.Shape([*ids.shape, words.shape[1]]))
     return [whole, (ir.DataType.INT32, ir.Shape([ids.shape[0]])), whole]
@@ -226,49 +217,3 @@ def group_norm(
     y = op.GroupNormalization(moved, scale, bias, num_groups=groups, epsilon=epsilon)
     y = y * op.Sigmoid(y) if activation else y
     return op.Transpose(y, perm=[0, *range(2, rank), 1]) if channels_last else op.Identity(y)
-
-
-def _blocks(op: Builder, packed: Value, bits: int) -> Sequence[Any]:
-    """The numbers of `bits` bits in each byte, the lowest first."""
-    whole = op.Cast(packed, to=ir.DataType.UINT8)
-    mask = op.const((1 << bits) - 1, ir.DataType.UINT8)
-    return [op.BitwiseAnd(op.BitShift(whole, op.const(s, ir.DataType.UINT8), direction="RIGHT"), mask)
-            for s in range(0, 8, bits)]  # fmt: skip
-
-
-@composite(
-    "MatMulNBits",
-    domain=MICROSOFT,
-    infer=lambda inputs, N=0, **_: [(inputs[0].dtype, ir.Shape([*list(inputs[0].shape)[:-1], N]))],
-)
-def matmul_n_bits(
-    op: Builder, a: Value, b: Value, scales: Value, zero_points: Value | None = None, g_idx: Value | None = None,
-    bias: Value | None = None,
-    *, K: int = 0, N: int = 0, bits: int = 4, block_size: int = 32, accuracy_level: int = 0,
-) -> Value:  # fmt: skip
-    """a [… , K] times a weight [N, K] kept as `bits`-bit numbers with a scale and a zero point per block of a row.
-
-    The weight itself takes no gradient; a, the scales and the bias do.
-    """
-    blocks = -(-K // block_size)
-    numbers = op.Reshape(op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, b, bits)), axis=-1),
-                         [N, blocks, block_size]) if bits < 8 else op.Reshape(b, [N, blocks, block_size])  # fmt: skip
-    zero: Value | float = float(1 << (bits - 1))
-    if zero_points is not None and zero_points.dtype != ir.DataType.UINT8:
-        zero = op.Cast(op.Reshape(zero_points, [N, blocks]), to=a.dtype)
-    elif zero_points is not None:
-        pieces = op.Concat(*(op.Unsqueeze(v, [-1]) for v in _blocks(op, zero_points, bits)), axis=-1)
-        per_row = math.prod(static_dims(pieces)) // N
-        zero = op.Cast(op.Slice(op.Reshape(pieces, [N, per_row]), [0], [blocks], [1]), to=a.dtype)
-    scale = op.Reshape(scales, [N, blocks])
-    if g_idx is None:
-        numbers, scale = op.Cast(numbers, to=a.dtype), op.Unsqueeze(scale, [2])
-        zero = zero if isinstance(zero, float) else op.Unsqueeze(zero, [2])
-        weight = op.Slice(op.Reshape((numbers - zero) * scale, [N, blocks * block_size]), [0], [K], [1])
-    else:  # which block's numbers a place of a row takes
-        groups = op.Slice(g_idx, [0], [K], [0])
-        numbers = op.Slice(op.Reshape(numbers, [N, blocks * block_size]), [0], [K], [1])
-        zero = zero if isinstance(zero, float) else op.Gather(zero, groups, axis=1)
-        weight = (op.Cast(numbers, to=a.dtype) - zero) * op.Gather(scale, groups, axis=1)
-    y = op.MatMul(a, op.Transpose(weight, perm=[1, 0]))
-    return y if bias is None else y + bias

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ontrain.functions.contributed import MICROSOFT
-from ontrain.functions.contributed_quantized import spread, unpacked
+from ontrain.functions.contributed_blocks import spread, unpacked
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value

@@ -13,7 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.contributed import MICROSOFT
-from ontrain.functions.contributed_attention import apart, attended, behind, together
+from ontrain.functions.contributed_grouped import behind
+from ontrain.functions.contributed_heads import apart, attended, together
+from ontrain.functions.contributed_types import Types
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
@@ -21,7 +23,6 @@ from ontrain.operators import Value
 
 __all__: list[str] = []
 
-Types = list[tuple[ir.DataType, ir.Shape]]
 Array = np.ndarray[Any, Any]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.contributed import MICROSOFT, _matmul_types
-from ontrain.functions.contributed_quantized import standard_types
+from ontrain.functions.contributed import MICROSOFT, product_types
+from ontrain.functions.contributed_types import Types, standard_types
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.graph import Builder, static_dims
@@ -21,10 +21,8 @@ from ontrain.operators import Attribute, Value
 
 __all__: list[str] = []
 
-Types = list[tuple[ir.DataType, ir.Shape]]
 
-
-@composite("TransposeMatMul", domain=MICROSOFT, infer=_matmul_types)
+@composite("TransposeMatMul", domain=MICROSOFT, infer=product_types)
 def transpose_matmul(op: Builder, a: Value, b: Value, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Value:
     """FusedMatMul under its first name."""
     return op.call(MICROSOFT, "FusedMatMul", [a, b], {"alpha": alpha, "transA": transA, "transB": transB})
