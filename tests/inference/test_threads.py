@@ -70,7 +70,8 @@ def test_each_thread_gets_the_results_of_its_own_feeds(model, provider, seed):
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_plans_are_forgotten_and_made_again_meanwhile(model, provider, seed, monkeypatch):
-    monkeypatch.setattr("ontrain.inference.graph_inference.PLANS", 3)
+    for graphs in ("graph_inference", "whole_graph"):
+        monkeypatch.setattr(f"ontrain.inference.{graphs}.PLANS", 3)
     session = ontrain.InferenceSession(model, providers=[provider])
     hammer(session, model, [(1, 2 + i) for i in range(5)], seed, runs=5)
 

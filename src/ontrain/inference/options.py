@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ontrain.errors import OptionError
+from ontrain.inference.upstream_errors import also
 from ontrain.stock import stock
 
 __all__ = [
@@ -16,7 +18,9 @@ __all__ = [
     "EXTERNAL_NAME",
     "RunOptions",
     "SessionOptions",
+    "checked_options",
     "config_entry",
+    "copied_options",
     "say_once",
 ]
 
@@ -171,3 +175,35 @@ def say_once(text: str) -> None:
             return
         _said.add(text)
     warnings.warn(text, stacklevel=3)
+
+
+def checked_options(options: Any) -> Any:
+    """Return the options of a session, None for none.
+
+    Raises:
+        OptionError: they are something else.
+    """
+    if not options or isinstance(options, stock().SessionOptions):
+        return options or None
+    error = OptionError(f"the session's options are a {type(options).__name__}", way_out="give ontrain.SessionOptions")
+    raise also(also(error, TypeError), AttributeError)  # onnxruntime raises either
+
+
+def copied_options(source: Any, folder: str | None) -> SessionOptions:
+    """Return options for another session of the same model: what it is to compute with, not what it is to write."""
+    options = SessionOptions()
+    if source is not None:
+        for name in ("graph_optimization_level", "intra_op_num_threads", "inter_op_num_threads", "execution_mode"):
+            setattr(options, name, getattr(source, name))
+    if isinstance(source, SessionOptions):
+        for name, size in source.free_dimensions.items():
+            options.add_free_dimension_override_by_name(name, size)
+        for denotation, size in source.denoted_dimensions.items():
+            options.add_free_dimension_override_by_denotation(denotation, size)
+        for name, value in source.initializers.items():
+            options.add_initializer(name, value)
+        for path in source.custom_libraries:
+            options.register_custom_ops_library(path)
+    if folder is not None:
+        options.add_session_config_entry(EXTERNAL_FOLDER, folder)
+    return options

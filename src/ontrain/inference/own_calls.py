@@ -16,8 +16,9 @@ from ontrain.inference.adapters import adapted, say_without_adapters
 from ontrain.inference.arguments import at_hand, check_arguments
 from ontrain.inference.assignment import AssignedNode, AssignedSubgraph
 from ontrain.inference.binding import OwnBinding
+from ontrain.inference.descriptions import ModelMetadata, NodeArg
 from ontrain.inference.error_classes import loading
-from ontrain.inference.graph_inference import GraphSession, ModelMetadata, NodeArg
+from ontrain.inference.graph_inference import GraphSession
 from ontrain.inference.heeded import RECORDS, check_wanted, heed
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.options import SessionOptions, config_entry

@@ -11,9 +11,10 @@ import torch
 
 from ontrain.errors import GraphError, InputError, ProviderError, nearest
 from ontrain.inference.arguments import check_arguments, heed_run
+from ontrain.inference.descriptions import node_arg_of
 from ontrain.inference.error_classes import of_a_run
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
-from ontrain.inference.graph_inference import GraphSession, node_arg_of
+from ontrain.inference.graph_inference import GraphSession
 from ontrain.inference.inner_values import exposed, overridable, told_apart, without_scalars
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.trace import Trace

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import os
-import sys
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError, nearest
+from ontrain.errors import GraphError, InputError, OntrainError, OptionError, ProviderError
 from ontrain.files import suspect
 from ontrain.inference.arguments import at_hand
 from ontrain.inference.binding import IOBinding
+from ontrain.inference.delegation import delegating
 from ontrain.inference.fed import fed_value, run_by_values
 from ontrain.inference.inner_values import exposed, inner_names
 from ontrain.inference.lending import Changes, lent
-from ontrain.inference.options import RunOptions, SessionOptions, config_entry
+from ontrain.inference.model_source import model_source
+from ontrain.inference.options import RunOptions, SessionOptions, checked_options, config_entry, copied_options
 from ontrain.inference.ort_format import is_ort_format
 from ontrain.inference.provider_lists import Candidate, Providers, candidates, check_known, stock_providers
+from ontrain.inference.stock_errors import not_loaded, not_run
 from ontrain.inference.upstream_errors import also, told_by_onnxruntime, upstream
 from ontrain.inference.written import not_written, warn_of_lost_profile
 from ontrain.limits import TooLargeError
@@ -38,25 +39,7 @@ if TYPE_CHECKING:
 _PLAIN = frozenset("biuf")
 _StockSession: Any = stock().InferenceSession
 _switching = threading.Lock()
-_NO_KERNEL = (
-    "onnxruntime has no kernel for this dtype: use providers=['TorchExecutionProvider'], or a dtype that it has"
-)
-_UNREGISTERED = "is not a registered function/op"
-_NO_OPERATOR = (
-    "load its library with SessionOptions.register_custom_ops_library; one of @ontrain.op runs on "
-    "TorchExecutionProvider, which may stand before others in the list"
-)
 _CIRCLE = "a function calls itself"
-_DELEGATED = (
-    "create_ortvalue_from_shape_and_type", "end_profiling", "get_input_memory_infos", "get_inputs", "get_modelmeta",
-    "get_output_memory_infos", "get_outputs", "get_overridable_initializers", "get_profiling_start_time_ns",
-    "get_provider_graph_assignment_info", "get_provider_options", "get_providers", "get_session_options",
-    "get_tuning_results", "run_async", "run_with_iobinding", "run_with_ort_values", "run_with_ortvaluevector",
-    "set_tuning_results",
-)  # fmt: skip
-"""Methods that onnxruntime's sessions have, and sessions of ontrain's providers under the same names."""
-_STOCK_ONLY = ("get_input_epdevices", "release_captured_graph", "set_ep_dynamic_options")
-"""Methods that only onnxruntime's sessions have."""
 
 
 class InferenceSession(_StockSession):  # type: ignore[misc]
@@ -97,9 +80,9 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         self._own: Any = None
-        sess_options = _checked_options(sess_options)
+        sess_options = checked_options(sess_options)
         self._strict = bool(kwargs.pop("strict_providers", False))
-        self._source, self._options_given, self._kwargs = _source(path_or_bytes), sess_options, kwargs
+        self._source, self._options_given, self._kwargs = model_source(path_or_bytes), sess_options, kwargs
         # onnxruntime's sessions have these two, and Optimum reads them.
         self._model_path = self._source if isinstance(self._source, str) else None
         self._model_bytes = self._source if isinstance(self._source, bytes) else None
@@ -171,7 +154,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         warn_of_lost_profile(self._options_given)
         with (
             lent(self._options_given, changes) as options,
-            told_by_onnxruntime(lambda error: not_written(options, error) or _not_loaded(error)),
+            told_by_onnxruntime(lambda error: not_written(options, error) or not_loaded(error)),
         ):
             super().__init__(source, options, candidate.providers, candidate.provider_options, **self._kwargs)
         self._own, self._candidate = None, candidate
@@ -275,7 +258,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             inner = self._inner(output_names) if isinstance(error, upstream("InvalidArgument")) else None
             if inner is not None:
                 return inner.run(output_names, input_feed, run_options)
-            raise also(self._not_run(error, output_names, input_feed), type(error)) from error
+            raise also(not_run(self, error, output_names, input_feed), type(error)) from error
 
     def _run_own(self, output_names: Any, input_feed: Any, run_options: Any) -> list[Any]:
         inner = self._inner(output_names)
@@ -310,7 +293,7 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
             proto, folder = self._proto()
             if not wanted <= inner_names(proto):
                 return None
-            options = _copied(self._options_given, folder)
+            options = copied_options(self._options_given, folder)
             session = InferenceSession(
                 exposed(proto, sorted(wanted)),
                 options,
@@ -329,21 +312,6 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         if isinstance(self._source, bytes):
             return onnx.ModelProto.FromString(self._source), None
         return onnx.load_model(self._source, load_external_data=False), str(Path(self._source).resolve().parent)
-
-    def _not_run(self, error: Exception, output_names: Any, feeds: Any) -> OntrainError:
-        trap = _sprung(error)
-        if trap is not None:
-            return trap
-        inputs, outputs = self.get_inputs(), self.get_outputs()
-        if isinstance(error, ValueError | TypeError | upstream("InvalidArgument")):
-            names = [*inputs, *self.get_overridable_initializers()]
-            for what, asked, known in (("input", feeds, names), ("output", output_names, outputs)):
-                for name in asked or ():
-                    if name not in [value.name for value in known]:
-                        return _unknown(what, name, [value.name for value in known], str(error))
-            shapes = ", ".join(f"{value.name}: {value.type}{value.shape}" for value in inputs)
-            return InputError("the feeds do not fit the model", reason=str(error), way_out=f"feed {shapes}")
-        return ProviderError("onnxruntime could not run the model", reason=str(error))
 
     def io_binding(self) -> Any:
         """Return an `IOBinding`: inputs and outputs that stay bound from run to run."""
@@ -389,123 +357,10 @@ class InferenceSession(_StockSession):  # type: ignore[misc]
         self._enable_fallback = True
 
 
-def _delegating(name: str) -> Any:
-    theirs: Any = getattr(_StockSession, name, None)
-
-    def call(self: InferenceSession, *args: Any, **kwargs: Any) -> Any:
-        if self._own is not None:
-            method = getattr(self._own, name, None)
-            if method is None:
-                raise OptionError(
-                    f"{self._candidate.own} has no {name!r}", reason="it is a matter of onnxruntime's own providers",
-                    way_out="use them, such as CPUExecutionProvider, or leave the call out",
-                )  # fmt: skip
-            return method(*args, **kwargs)
-        with told_by_onnxruntime(lambda error: self._not_run(error, None, None)):
-            return theirs(self, *args, **kwargs)
-
-    return functools.wraps(theirs)(call) if theirs is not None else None
-
-
-for _name in (*_DELEGATED, *_STOCK_ONLY):
-    _call = _delegating(_name)
-    if _call is not None:  # some are younger than the oldest onnxruntime that ontrain takes
-        setattr(InferenceSession, _name, _call)
-
-
-def _source(source: object) -> str | bytes:
-    if isinstance(source, bytes):
-        return source
-    onnx = sys.modules.get("onnx")  # who has a message has imported it
-    if onnx is not None and isinstance(source, onnx.ModelProto):
-        try:
-            return bytes(source.SerializeToString())
-        except Exception as error:  # protobuf's errors share no base but Exception
-            raise InputError(
-                "the model cannot be written as bytes", reason=f"{error}: protobuf writes less than 2 GiB",
-                way_out="save it by onnx.save(model, path, save_as_external_data=True), and give the path",
-            ) from error  # fmt: skip
-    if not isinstance(source, str | os.PathLike):
-        raise also(
-            InputError(
-                f"the model is a {type(source).__name__}",
-                reason=f"Unable to load from type '{type(source)}'",
-                way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
-            ),
-            TypeError,
-        )
-    path: str = os.fspath(source)
-    if not Path(path).is_file():
-        raise _no_file(path)
-    return path
-
-
-def _checked_options(options: Any) -> Any:
-    if not options or isinstance(options, stock().SessionOptions):
-        return options or None
-    error = OptionError(f"the session's options are a {type(options).__name__}", way_out="give ontrain.SessionOptions")
-    raise also(also(error, TypeError), AttributeError)  # onnxruntime raises either
-
-
-def _no_file(path: str) -> OntrainError:
-    """The error that a path leads to no file, also of the class that onnxruntime raises."""
-    reason, kind = "File doesn't exist", "NoSuchFile"
-    if Path(path).is_dir() and path:
-        reason, kind = "it is a folder", "InvalidProtobuf"
-    elif any(above.is_file() for above in Path(path).parents):
-        reason, kind = "a part of it is a file and no folder", "Fail"
-    error = InputError(
-        f"there is no model file {path!r}", reason=f"Load model from {path} failed: {reason}",
-        way_out="give the path of an ONNX file",
-    )  # fmt: skip
-    return also(error, upstream(kind))
+for _name, _method in delegating(_StockSession).items():
+    setattr(InferenceSession, _name, _method)
 
 
 def _is_plain(value: object) -> bool:
     """Whether it is an array that onnxruntime takes as it is."""
     return type(value) is np.ndarray and value.dtype.isbuiltin == 1 and value.dtype.kind in _PLAIN
-
-
-def _not_loaded(error: Exception) -> OntrainError:
-    if isinstance(error, ValueError | RuntimeError) and "rovider" in str(error):
-        return OptionError("onnxruntime refuses the providers", reason=str(error))
-    return _sprung(error) or InputError(
-        "onnxruntime cannot load the model",
-        reason=str(error),
-        way_out=_NO_KERNEL
-        if isinstance(error, upstream("NotImplemented"))
-        else _NO_OPERATOR
-        if _UNREGISTERED in str(error)
-        else None,
-    )
-
-
-def _sprung(error: Exception) -> OntrainError | None:
-    """The error that onnxruntime's means where a guard raised it."""
-    from ontrain.files import sprung
-
-    return sprung(str(error))
-
-
-def _unknown(what: str, name: str, known: Collection[str], reason: str) -> InputError:
-    return InputError(f"the model has no {what} {name!r}", reason=reason, way_out=f"nearest: {nearest(name, known)}")
-
-
-def _copied(source: Any, folder: str | None) -> SessionOptions:
-    """Options for another session of the same model: what it is to compute with, not what it is to write."""
-    options = SessionOptions()
-    if source is not None:
-        for name in ("graph_optimization_level", "intra_op_num_threads", "inter_op_num_threads", "execution_mode"):
-            setattr(options, name, getattr(source, name))
-    if isinstance(source, SessionOptions):
-        for name, size in source.free_dimensions.items():
-            options.add_free_dimension_override_by_name(name, size)
-        for denotation, size in source.denoted_dimensions.items():
-            options.add_free_dimension_override_by_denotation(denotation, size)
-        for name, value in source.initializers.items():
-            options.add_initializer(name, value)
-        for path in source.custom_libraries:
-            options.register_custom_ops_library(path)
-    if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    return options
