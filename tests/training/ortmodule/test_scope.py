@@ -141,7 +141,7 @@ def test_a_record_that_another_method_keeps_makes_no_new_capture(scaled, monkeyp
     scaled.kind.note = lambda self, loss: globals()["RECORD"].append(loss) or RECORD  # noqa: F821
     model, x = ORTModule(scaled.module), torch.randn(2, 3)
     model(x)
-    watch = model._engine._watch
+    watch = model._engine._cache.watch
     scaled.module.note(1.0)
     assert not watch.changed()
 
@@ -155,7 +155,7 @@ def test_a_trainer_of_an_installed_package_makes_no_new_capture(scaled, tmp_path
     scaled.module.trainer = importlib.import_module("trainers_of_others").Trainer()
     model, x = ORTModule(scaled.module), torch.randn(2, 3)
     model(x)
-    watch = model._engine._watch
+    watch = model._engine._cache.watch
     scaled.module.trainer.scale = 1
     assert not watch.changed()
 
@@ -163,7 +163,7 @@ def test_a_trainer_of_an_installed_package_makes_no_new_capture(scaled, tmp_path
 def test_a_copy_of_the_module_makes_no_new_capture(scaled):
     model, x = ORTModule(scaled.module), torch.randn(2, 3)
     model(x)
-    watch = model._engine._watch
+    watch = model._engine._cache.watch
     copy.deepcopy(scaled.module)
     assert not watch.changed()
 

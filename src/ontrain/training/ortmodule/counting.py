@@ -6,6 +6,7 @@ What it counts may be a size, `self.rows += x.shape[0]`.
 from __future__ import annotations
 
 import dis
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -13,7 +14,7 @@ from types import CodeType, FunctionType
 from ontrain.capture import Count
 from ontrain.sizes import Size
 
-__all__ = ["Following", "following"]
+__all__ = ["Following", "following", "warn_of_counters"]
 
 _COMPUTES = (
     "LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "BINARY_", "PUSH_NULL",
@@ -67,6 +68,24 @@ def following(counts: Iterable[Count], functions: Iterable[FunctionType]) -> lis
         if adds or any(loads) or not isinstance(count.after, Size):
             followed.append(Following(count, adds))
     return followed
+
+
+def warn_of_counters(followed: Iterable[Following], told: set[tuple[int, str]]) -> None:
+    """Warn of numbers that a graph cannot count, once of each.
+
+    Args:
+        followed: what calls of a graph do to numbers.
+        told: the modules and names that were warned of; more are added.
+    """
+    for counting in followed:
+        place = id(counting.count.module), counting.count.name
+        if not counting.adds and place not in told:
+            told.add(place)
+            warnings.warn(
+                f"{counting.count}: each other value of it is captured anew; count in a buffer, "
+                "self.register_buffer(name, torch.tensor(0)), and compute with that",
+                stacklevel=7,
+            )
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -1,0 +1,102 @@
+"""The trace of a module for a call: which sizes the graph leaves open, and what is set for torch meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture import Captured, ChangedStateError, Course, capture, refuse_as_eager, telling_grad_mode
+from ontrain.errors import CaptureError
+from ontrain.internals import available
+from ontrain.training.inspection import any_subscribed
+
+__all__ = ["trace_call"]
+
+_COLOURS, _SMALLEST_IMAGE = (3, 4), 16
+"""Channels of what is taken for images, and the least height and width."""
+
+
+def trace_call(
+    module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *,
+    resized: bool, asks_requires_grad: bool, paths: bool, course: Course | None,
+    varies: Callable[[torch.Tensor], bool], writes_parameters: bool,
+) -> Captured:  # fmt: skip
+    """Return the graph of a module for calls like this one.
+
+    Args:
+        module: in the mode it is in.
+        args: positional arguments of the call.
+        kwargs: its keyword arguments.
+        tensors: of the arguments, in order.
+        resized: calls of this structure came in other sizes.
+        asks_requires_grad: whether forward asks its own values whether they are followed by autograd.
+        paths, course, varies, writes_parameters: see `ontrain.capture.capture`.
+
+    Raises:
+        CaptureError: the module cannot be captured.
+    """
+    trace = functools.partial(
+        capture,
+        module,
+        args,
+        kwargs,
+        observed=any_subscribed(),
+        sized_by_values=True,
+        paths=paths,
+        course=course,
+        complex_pairs=True,
+        varies=varies,
+        writes_parameters=writes_parameters,
+        attributes=True,
+    )
+    grads = torch.is_grad_enabled()
+    # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any
+    # there are none within, because torch.func does not work under hooks.
+    hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
+    hooked = hooks is not None and hooks(False) is not None
+    unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
+    # With gradients on, unless forward asks its own values whether they are followed.
+    autograd = torch.enable_grad() if grads or not asks_requires_grad else torch.no_grad()
+    with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
+        try:
+            return _of_all_sizes(trace, type(module).__name__, tensors, resized=resized)
+        except CaptureError as error:
+            refuse_as_eager(module, args, kwargs, error)
+            raise
+
+
+def _of_all_sizes(
+    trace: Callable[..., Captured], kind: str, tensors: Sequence[torch.Tensor], *, resized: bool
+) -> Captured:
+    """Trace a module for all sizes, or for the call's own where that cannot be."""
+    named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
+    try:
+        return trace(dynamic=named)
+    except CaptureError as error:
+        if not any(named) or isinstance(error, ChangedStateError):
+            raise
+        captured = trace()
+        warnings.warn(f"{kind} is captured anew for each shape: {error.problem}", stacklevel=8)
+        return captured
+
+
+def _varying(tensor: torch.Tensor, *, resized: bool) -> Iterable[int]:
+    """The axes whose sizes a capture leaves open.
+
+    A size of one may be one to be broadcast: it is captured as such. Images keep height and width until others come:
+    networks cut them into windows and merge these, and torch.export reasons for a minute about sizes it does not know.
+    """
+    image = tensor.dim() == 4 and tensor.is_floating_point() and tensor.shape[1] in _COLOURS and not resized
+    if image and min(tensor.shape[2:]) >= _SMALLEST_IMAGE:
+        return [0] if tensor.shape[0] > 1 else []
+    return [axis for axis, size in enumerate(tensor.shape) if size > 1]
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
