@@ -9,6 +9,7 @@ from ontrain.capture.arrays import (
 from ontrain.capture.aten import aten
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
+from ontrain.capture.captured import Captured
 from ontrain.capture.chances import Course as Course, GeneratorStates as GeneratorStates
 from ontrain.capture.changes import ChangedStateError as ChangedStateError
 from ontrain.capture.counts import Count as Count
@@ -24,7 +25,7 @@ from ontrain.capture.inspection import (
 from ontrain.capture.installed import is_installed as is_installed
 from ontrain.capture.kept import Kept as Kept
 from ontrain.capture.masks import DrawnMask as DrawnMask
-from ontrain.capture.module_capture import Captured, capture
+from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.own_failure import FailingForwardError as FailingForwardError, refuse_as_eager as refuse_as_eager

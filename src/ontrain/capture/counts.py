@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.sizes import Size
 
-__all__ = ["Count", "counts"]
+__all__ = ["Count", "counts", "known_counts"]
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,25 @@ def counts(module: nn.Module, before: Mapping[str, Any]) -> Iterator[Count]:
             continue
         if (type(now) is type(value) and now != value) or (type(value) is int and isinstance(now, torch.SymInt)):
             yield Count(module, name, value, now)
+
+
+def known_counts(counts: Sequence[Count], symbols: set[str]) -> list[Count]:
+    """Return counts by numbers and by sizes of the inputs.
+
+    Args:
+        counts: what forward changes.
+        symbols: the sizes of the inputs.
+
+    Warns:
+        UserWarning: a number is changed by the values of tensors.
+    """
+    named = [count.named() for count in counts]
+    known = [count for count in named if not isinstance(count.after, Size) or count.after.symbols() <= symbols]
+    for count in named:
+        if count not in known:
+            warnings.warn(
+                f"forward changes the attribute {count.name!r} of {type(count.module).__name__} by the values of "
+                "tensors; a graph leaves it as it is. Keep the number in a buffer.",
+                stacklevel=2,
+            )
+    return known

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import onnx_ir as ir
 import torch
 
 from ontrain.errors import CaptureError
+from ontrain.graph import source_of, subgraphs
 
-__all__ = ["INSPECTED", "Inspected", "Mark", "Observer", "mark", "numbered", "recording", "restart"]
+__all__ = [
+    "INSPECTED",
+    "Inspected",
+    "Mark",
+    "Observer",
+    "inspected_outputs",
+    "mark",
+    "numbered",
+    "recording",
+    "restart",
+]
 
 INSPECTED = "ontrain.inspected"
 """Metadata key of a graph output that is a marked value; its value is the mark's number."""
+_INNER = {"If": "torch.cond", "Loop": "torch.while_loop"}
 
 
 class Observer(Protocol):
@@ -140,3 +154,17 @@ def mark(tensor: torch.Tensor, name: str, depth: int, observer: Observer) -> tor
 def numbered(name: str, call: int) -> str:
     """Return the name of a place's value in the so-manieth call of it within one forward."""
     return name if call == 1 else f"{name}_call{call}"
+
+
+def inspected_outputs(model: ir.Model, marks: Sequence[Mark]) -> Inspected:
+    """Return which outputs hold the values of which marks, in the order in which forward came by them."""
+    outputs = [value for value in model.graph.outputs if INSPECTED in value.metadata_props]
+    inner = next((node for node in model.graph if subgraphs(node)), None) if marks else None
+    if inner is not None:
+        warnings.warn(
+            f"values inside {_INNER.get(inner.op_type, inner.op_type)} ({source_of(inner)}) are not inspected: they "
+            "are computed or not, or many times; return them from it to see them",
+            stacklevel=2,
+        )
+    numbers = {int(value.metadata_props[INSPECTED]): str(value.name) for value in outputs}
+    return Inspected({numbers[number]: marks[number] for number in sorted(numbers)})

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
-__all__ = ["CLONED", "COMPLEX", "REQUIRES_GRAD", "Names"]
+__all__ = ["CLONED", "COMPLEX", "REQUIRES_GRAD", "Names", "State"]
 
 REQUIRES_GRAD = "ontrain.requires_grad"
 """Metadata key of a parameter input that is frozen; its value is then "0"."""
@@ -50,3 +51,28 @@ class Names:
     varies: Callable[[torch.Tensor], bool] = lambda _: False
     writes_parameters: bool = False
     attributes: bool = False
+
+
+class State:
+    """A module's parameters and buffers by the names they have in the graph, and that name by any of the module's.
+
+    Args:
+        module: as the caller has it.
+        prefix: left out of the names that begin with it.
+
+    Attributes:
+        kind: the class of the user's own module.
+        first: the first name of each parameter and buffer, by any of its names.
+        parameters, buffers: by their first names.
+    """
+
+    def __init__(self, module: nn.Module, prefix: str) -> None:
+        self.kind = type(module.get_submodule(prefix.removesuffix("."))).__name__
+        parameters = list(module.named_parameters(remove_duplicate=False))
+        buffers = list(module.named_buffers(remove_duplicate=False))
+        taken: dict[int, str] = {}
+        self.first: dict[str, str] = {}
+        for name, tensor in (*parameters, *buffers):
+            self.first[name] = taken.setdefault(id(tensor), name.removeprefix(prefix))
+        self.parameters: dict[str, nn.Parameter] = {self.first[name]: parameter for name, parameter in parameters}
+        self.buffers: dict[str, torch.Tensor] = {self.first[name]: buffer for name, buffer in buffers}

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from ontrain.capture.arrays import to_array
-from ontrain.capture.module_capture import Captured
+from ontrain.capture.captured import Captured
 from ontrain.capture.structure import flatten
 from ontrain.errors import CaptureError
 from ontrain.functions import expand, inline_all
