@@ -53,7 +53,7 @@ def test_a_file_that_no_pass_changes_is_read_and_typed_and_not_made_again_for_ea
 
 def test_what_is_found_in_a_file_without_work_is_forgotten():
     session = GraphSession(onnx.load_model_from_string(chain(3)), "TorchExecutionProvider", {})
-    assert "ontrain.weights" not in session._model.graph.meta
+    assert "ontrain.weights" not in session._whole._model.graph.meta
 
 
 def test_the_collector_waits_until_a_file_is_loaded_and_goes_on(monkeypatch):
