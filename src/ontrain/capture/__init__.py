@@ -1,6 +1,7 @@
 """An nn.Module or an ONNX file becomes a verified graph, with parameters as named inputs."""
 
 from ontrain.capture.arrays import (
+    HALF_DTYPES as HALF_DTYPES,
     NARROW as NARROW,
     tensor_dtype as tensor_dtype,
     to_array as to_array,

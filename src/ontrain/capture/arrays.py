@@ -10,8 +10,9 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor, to_torch_dtype
 
 from ontrain.errors import InputError
+from ontrain.operators import HALVES
 
-__all__ = ["NARROW", "tensor_dtype", "to_array", "to_tensor"]
+__all__ = ["HALF_DTYPES", "NARROW", "tensor_dtype", "to_array", "to_tensor"]
 
 Array = np.ndarray[Any, Any]
 _BITS: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16}
@@ -33,6 +34,8 @@ _NUMPYS = frozenset({
     torch.uint8, torch.uint16, torch.uint32, torch.uint64,
 })  # fmt: skip
 """Dtypes that numpy has, too."""
+HALF_DTYPES = tuple(map(to_torch_dtype, HALVES))
+"""Those of half precision."""
 NARROW = frozenset(_CARRIERS)
 """ONNX types of fewer than eight bits."""
 

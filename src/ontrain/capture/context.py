@@ -17,16 +17,15 @@ from ontrain.capture.symbols import Symbols
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.graph import Builder, is_float, is_random
-from ontrain.operators import Value
+from ontrain.operators import HALVES, Value
 from ontrain.sizes import Size
 
-__all__ = ["HALVES", "AtenBuilder", "Dim", "Scalar", "dtype_of", "repeated_constant"]
+__all__ = ["AtenBuilder", "Dim", "Scalar", "dtype_of", "repeated_constant"]
 
 Dim = int | Size
 Scalar = bool | int | float | Size
 """A number among the arguments of an operator, or a size that varies."""
 Made = TypeVar("Made")
-HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 _DTYPES = {
     torch.float32: ir.DataType.FLOAT,

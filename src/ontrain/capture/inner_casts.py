@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from ontrain.capture.arrays import HALF_DTYPES
 from ontrain.capture.aten.registry import find, schema
 from ontrain.internals import HigherOrderOperator, OpOverload, available, of
 
 __all__ = ["cast_before"]
 
-_HALVES = (torch.float16, torch.bfloat16)
 Cast = tuple[str, torch.dtype] | None
 """The device and the dtype of an autocast that is on."""
 
@@ -90,7 +90,7 @@ def _unlike_eager(node: fx.Node, cast: tuple[str, torch.dtype]) -> torch.dtype |
 
 
 def _is_cast(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (*_HALVES, torch.float32)
+    return isinstance(value, torch.Tensor) and value.dtype in (*HALF_DTYPES, torch.float32)
 
 
 def _cast_operands(node: fx.Node, dtype: torch.dtype) -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.halves import as_before, unrounded
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value, directions_backwards
+from ontrain.operators import Value, as_before, directions_backwards, unrounded
 
 __all__: list[str] = []
 

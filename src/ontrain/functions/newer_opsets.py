@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Value
+from ontrain.operators import HALVES, Value
 
 __all__: list[str] = []
 
@@ -88,7 +88,7 @@ def linear_attention(
     batch, steps, _ = static_dims(query)
     groups, kind = q_num_heads // kv_num_heads, query.dtype
     state_kind = kind if past is None else past.dtype
-    if kind in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):  # the sums are kept in single precision
+    if kind in HALVES:  # the sums are kept in single precision
         query, key, value = (op.Cast(v, to=ir.DataType.FLOAT) for v in (query, key, value))
         past, decay, beta = (None if v is None else op.Cast(v, to=ir.DataType.FLOAT) for v in (past, decay, beta))
     q, k, v = (

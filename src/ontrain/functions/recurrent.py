@@ -14,10 +14,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.gate_order import as_stored
-from ontrain.functions.halves import as_before, unrounded
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value
+from ontrain.operators import Value, as_before, unrounded
 
 __all__: list[str] = []
 

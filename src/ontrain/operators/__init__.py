@@ -50,6 +50,7 @@ from ontrain.operators.gradients import (
     zero_gradient,
     zero_gradient_of,
 )
+from ontrain.operators.halves import HALVES as HALVES, as_before as as_before, unrounded as unrounded
 from ontrain.operators.images import affine_places
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
+from ontrain.operators.halves import HALVES
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, Stock, define
 
 __all__: list[str] = []
@@ -188,7 +189,7 @@ def hardtanh(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value 
     known = [float(v.const_value.numpy()) for v in (low, high) if v is not None and v.const_value is not None]
     # Attributes are in single precision, in which another number would be compared with.
     if len(known) == 2 and _are_exact(known, ir.DataType.FLOAT):
-        saved = op.outputs[0] if _are_exact(known, ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
+        saved = op.outputs[0] if _are_exact(known, *HALVES) else x
         return op.composite("HardtanhGrad", dy, saved, low=known[0], high=known[1]), None, None
     below = op.LessOrEqual(x, low) if low is not None else None
     above = op.GreaterOrEqual(x, high) if high is not None else None

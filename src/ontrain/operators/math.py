@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx_ir as ir
 
 from ontrain.operators.division import divided
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
+from ontrain.operators.halves import as_before, unrounded
 from ontrain.operators.record import FLAT, POINTWISE, Precision, Stock, define
 
 __all__: list[str] = []
@@ -32,9 +32,8 @@ define("Erf", POINTWISE, function=erf, marks_gelu=True, stock=Stock.KERNEL)
 
 def _bell(op: Op, x: Value, y: Value) -> Value:
     """exp(−x²)·2/√π, rounded once where x is a half."""
-    wide = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
-    bell: Value = op.Exp(-(wide * wide)) * (2 / math.sqrt(math.pi))
-    return bell if wide is x else op.Cast(bell, to=x.dtype)
+    wide = unrounded(op, x)
+    return as_before(op, op.Exp(-(wide * wide)) * (2 / math.sqrt(math.pi)), x)
 
 
 elementwise("Erf", _bell)

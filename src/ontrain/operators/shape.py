@@ -66,24 +66,16 @@ MOVES = Operator("", precision=Precision.FOLLOWS, computes=False)
 RESHAPES = replace(MOVES, settings=(1,), view=View.RESHAPED, keeps_values=True, rows=Rows.RESHAPED)
 """Elements in their order, in another shape."""
 define("CenterCropPad", settings=(1,))
-define(
-    "Shape",
-    weightless=(0,),
-    reads_shape=True,
-    computes=False,
-    written=True,
-    zero_gradient=WHEREVER,
-    stock=Stock.COMPARED,
-)
-define(
-    "Size",
-    weightless=(0,),
-    reads_shape=True,
-    computes=False,
-    written=True,
-    zero_gradient=WHEREVER,
-    stock=Stock.COMPARED,
-)
+for _name in ("Shape", "Size"):
+    define(
+        _name,
+        weightless=(0,),
+        reads_shape=True,
+        computes=False,
+        written=True,
+        zero_gradient=WHEREVER,
+        stock=Stock.COMPARED,
+    )
 
 
 define(

@@ -13,7 +13,7 @@ import torch
 from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Scalar, dtype_of
-from ontrain.operators import Value
+from ontrain.operators import HALVES, Value
 
 __all__ = ["atan2", "difference", "not_negative"]
 
@@ -83,7 +83,7 @@ def div(op: AtenBuilder, a: Value, b: Value | Scalar, *, rounding_mode: str | No
 @aten("floor_divide")
 def floor_divide(op: AtenBuilder, a: Value | Scalar, b: Value | Scalar) -> Value:
     # In half precision torch divides in float32, by a number that has not been rounded.
-    wide = ir.DataType.FLOAT if op.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else op.dtype
+    wide = ir.DataType.FLOAT if op.dtype in HALVES else op.dtype
     a, b = op.cast(a, wide), op.cast(b, wide)
     if op.val.dtype.is_floating_point:
         # Not ⌊a / b⌋: the quotient may round up to a whole number. Nothing has a gradient.

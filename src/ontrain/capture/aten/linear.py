@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from ontrain.capture.aten.creation import filled
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import HALVES, AtenBuilder, Scalar
-from ontrain.operators import Value
+from ontrain.capture.context import AtenBuilder, Scalar
+from ontrain.operators import HALVES, Value
 
 __all__: list[str] = []
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, cast
 
 import onnx_ir as ir
 
-from ontrain.capture.context import HALVES, AtenBuilder, dtype_of
+from ontrain.capture.context import AtenBuilder, dtype_of
+from ontrain.operators import HALVES
 
 __all__ = ["Translation", "in_single"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import HALVES, AtenBuilder, Dim
+from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.graph import Role, set_role
-from ontrain.operators import Value
+from ontrain.operators import HALVES, Value
 from ontrain.sizes import Size
 
 __all__: list[str] = []

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions import probabilities_are_read
 from ontrain.graph import DOMAIN, Builder, Rewrite, live_nodes, rebuild, static_dims
+from ontrain.operators import HALVES
 from ontrain.passes.infra import note
 from ontrain.passes.lower_precision import announced
 from ontrain.passes.rows.masks import find_mask
@@ -20,7 +21,7 @@ __all__ = ["AttendSequences"]
 _TURN = [0, 2, 1, 3]
 """Between [B, L, H, E] and [B, H, L, E]."""
 _WIDTHS = range(8, 257, 8)
-_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TYPES = (ir.DataType.FLOAT, *HALVES)
 """Elements of a head, and their types, for which there are kernels."""
 
 

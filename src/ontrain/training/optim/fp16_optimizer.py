@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ontrain.capture import HALF_DTYPES
 from ontrain.errors import OptionError
 from ontrain.internals import private
 
@@ -84,7 +85,7 @@ class MasterWeightOptimizer:
             group["params"] = [self._master(p) for p in group["params"]]
 
     def _master(self, p: torch.Tensor) -> torch.Tensor:
-        if p.dtype not in (torch.float16, torch.bfloat16):
+        if p.dtype not in HALF_DTYPES:
             self._pairs.append((p, p))
             return p
         master = p.detach().float().requires_grad_()

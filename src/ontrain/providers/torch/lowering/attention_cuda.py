@@ -18,6 +18,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
+from ontrain.capture import HALF_DTYPES
 from ontrain.functions import probabilities_are_read
 from ontrain.internals import private
 from ontrain.providers.torch.buffers import Buf
@@ -29,7 +30,6 @@ from ontrain.providers.torch.replay import drawing_from
 __all__ = ["bounds_of", "kernel_for", "lower_fused", "lower_fused_grad", "runs_flash"]
 
 aten = torch.ops.aten
-_HALF = (torch.float16, torch.bfloat16)
 _HIDES = {torch.float16: -3e4}
 """A causal mask adds so much, or less, to what a row may not see; -1e9 for other types."""
 _WIDEST = 256
@@ -60,17 +60,17 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
     width = q.shape[-1]
     if width % 8 or v.shape[-1] != width or k.shape[-1] != width:
         return None
-    flash = flash and q.dtype in _HALF and width <= _WIDEST
+    flash = flash and q.dtype in HALF_DTYPES and width <= _WIDEST
     if bounds_of(node) is not None:
         # The efficient kernel draws other masks for packed sequences going backward than forward.
         apart = "flash apart" if flash else None if dropout else "efficient apart"
-        return apart if q.dtype in (*_HALF, torch.float32) else None
+        return apart if q.dtype in (*HALF_DTYPES, torch.float32) else None
     if flash:
         if bias is None:
             return "flash"
         if q.shape[2] == k.shape[2] and _is_causal(node.inputs[3], q.dtype):
             return "causal flash"
-    if q.dtype not in (*_HALF, torch.float32):
+    if q.dtype not in (*HALF_DTYPES, torch.float32):
         return None
     # The kernel reads a row of what is added in vectors.
     aligned = bias is None or (k.shape[2] % 16 == 0 and bias.meta.stride(-1) == 1 and bias.dtype == q.dtype)

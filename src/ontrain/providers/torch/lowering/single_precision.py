@@ -7,9 +7,9 @@ from functools import wraps
 
 import torch
 
-__all__ = ["in_single_precision"]
+from ontrain.capture import HALF_DTYPES
 
-_SHORT = (torch.float16, torch.bfloat16)
+__all__ = ["in_single_precision"]
 
 
 def in_single_precision(kernel: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -21,7 +21,7 @@ def in_single_precision(kernel: Callable[..., torch.Tensor]) -> Callable[..., to
 
     @wraps(kernel)
     def widened(x: torch.Tensor, *others: object) -> torch.Tensor:
-        if x.dtype not in _SHORT or x.device.type != "cpu":
+        if x.dtype not in HALF_DTYPES or x.device.type != "cpu":
             return kernel(x, *others)
         wide = [other.float() if isinstance(other, torch.Tensor) else other for other in others]
         return kernel(x.float(), *wide).to(x.dtype)
