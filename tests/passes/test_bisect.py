@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from ontrain import OptionError
 from ontrain.passes import NothingWrongError, bisect, pipeline, register_pass, unregister_pass
 from tests.passes.planned import TanhByExponentials, eager_loss, loss
+from tests.processes import run_file
 
 pytestmark = pytest.mark.usefixtures("captured_once")
 
@@ -61,7 +60,7 @@ raise SystemExit(not np.allclose(y, np.tanh(np.exp(np.exp([0, -1])))))
 def test_other_processes_are_searched_too(tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text(WRONG_IN_ANOTHER_PROCESS)
-    culprit = bisect(lambda: subprocess.run([sys.executable, script], check=False).returncode == 0)
+    culprit = bisect(lambda: run_file(script, tmp_path, timeout=60).returncode == 0)
     assert (culprit.number, culprit.name, culprit.rewrite) == (2, "Doubles", 1)
     assert culprit.node == "Exp(x: float[2]) -> exp_0: float[2]"
 

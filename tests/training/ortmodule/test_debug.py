@@ -11,6 +11,7 @@ import torch
 from ontrain import OptionError, training
 from ontrain.capi import _pybind_state
 from ontrain.training.ortmodule import DebugOptions, LogLevel, ORTModule
+from tests.processes import run_file
 from tests.training.ortmodule.networks import Perceptron
 
 
@@ -45,8 +46,8 @@ def test_phases_are_said(caplog, monkeypatch):
     ]
 
 
-def test_phases_go_to_standard_error_where_nothing_logs():
-    script = """if True:
+def test_phases_go_to_standard_error_where_nothing_logs(tmp_path):
+    (tmp_path / "verbose.py").write_text("""if True:
         import torch
         from ontrain.training import ORTTrainer, optim
         description = {"inputs": [("x", ["batch", 2])], "outputs": [("loss", [], True)]}
@@ -58,8 +59,8 @@ def test_phases_go_to_standard_error_where_nothing_logs():
                 return self.linear(x).square().mean()
         trainer = ORTTrainer(Net(), description, optim.SGDConfig(), options={"debug": {"verbose": True}})
         trainer.train_step(torch.ones(3, 2))
-    """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    """)
+    done = run_file(tmp_path / "verbose.py", tmp_path, timeout=300)
     assert done.returncode == 0, done.stderr
     starts = [" ".join(line.split()[:3]) for line in done.stderr.splitlines()]
     assert starts == ["ontrain: captured Net", "ontrain: planned a", "ontrain: ran the"]

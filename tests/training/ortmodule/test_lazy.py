@@ -2,21 +2,21 @@
 
 import copy
 import io
-import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ontrain import InputError, OptionError
 from ontrain.training.ortmodule import ORTModule
 from ontrain.training.ortmodule.deferred import _open
 from ontrain.training.ortmodule.lazy import LazyOutput
+from tests.distributed import together
 from tests.training.ortmodule.networks import LanguageModel, assert_same_gradients, pair
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
@@ -427,38 +427,25 @@ def test_label_smoothing_and_metrics_in_hugging_faces_trainer(bert, tmp_path):
             assert mine[key] == pytest.approx(theirs[key], rel=1e-3, abs=1e-5), key
 
 
-_DDP = """
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-from ontrain.training.ortmodule import ORTModule
-from tests.training.ortmodule.networks import LanguageModel, assert_same_gradients
-
-store = dist.HashStore()
-dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-for options in ({"find_unused_parameters": True}, {"static_graph": True}):
-    torch.manual_seed(0)
-    plain = LanguageModel().double()
-    torch.manual_seed(0)
-    ours = DistributedDataParallel(ORTModule(LanguageModel().double()), **options)
-    ids = torch.randint(0, 20, (4, 6))
-    for look in (False, True, False):
-        for module in (plain, ours):
-            module.zero_grad()
-            loss, logits = module(ids, ids)
-            (loss + logits.square().mean() if look else loss).backward()
-        assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
-    print("equal", flush=True)
-dist.destroy_process_group()
-"""
-
-
 def test_distributed_data_parallel_walks_the_outputs():
-    done = subprocess.run([sys.executable, "-c", _DDP], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"})  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("equal") == 2
+    together.run(1, train_by_its_outputs)
+
+
+def train_by_its_outputs():
+    dist.init_process_group("gloo")
+    for options in ({"find_unused_parameters": True}, {"static_graph": True}):
+        torch.manual_seed(0)
+        plain = LanguageModel().double()
+        torch.manual_seed(0)
+        ours = DistributedDataParallel(ORTModule(LanguageModel().double()), **options)
+        ids = torch.randint(0, 20, (4, 6))
+        for look in (False, True, False):
+            for module in (plain, ours):
+                module.zero_grad()
+                loss, logits = module(ids, ids)
+                (loss + logits.square().mean() if look else loss).backward()
+            assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
+    dist.destroy_process_group()
 
 
 def test_weights_of_an_absolute_error_count_for_an_output_too():

@@ -1,17 +1,16 @@
 """An ORTModule inside what users put around their models: autocast, loss scaling, Accelerate, Trainer, DDP."""
 
 import copy
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
+import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ontrain.training.ortmodule import ORTModule
+from tests.distributed import together
 from tests.training.ortmodule.networks import LanguageModel, Perceptron, assert_same_gradients, pair
 
 
@@ -172,30 +171,12 @@ def test_the_trainer_resumes_as_it_does_with_the_plain_model(trained):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[2] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_two_processes_of_distributed_data_parallel(tmp_path):
+def test_two_processes_of_distributed_data_parallel():
     """Gradients of DDP(ORTModule(m)) over two processes are those of one process on both batches."""
-    script = tmp_path / "ddp.py"
-    script.write_text(textwrap.dedent(_DDP))
-    root = Path(__file__).parents[3]
-    env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "MASTER_ADDR": "localhost"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
-        env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("equal") == 2
+    together.run(2, train_in_parts)
 
 
-_DDP = """
-    import gc
-
-    import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from ontrain.training.ortmodule import ORTModule
-    from tests.training.ortmodule.networks import LanguageModel, assert_same_gradients
-
+def train_in_parts():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -229,9 +210,7 @@ _DDP = """
     ours.zero_grad()
     (ours(ids[mine], labels[mine])[0] * share).backward()
     assert_same_gradients(ours.module, plain, rtol=1e-9, atol=1e-11)
-    print("equal", flush=True)
     dist.barrier()  # who leaves while the other still talks is at times aborted by its transport's threads
     del ours  # its reducer holds the process group, whose threads have to end while there is an interpreter
     gc.collect()
     dist.destroy_process_group()
-"""

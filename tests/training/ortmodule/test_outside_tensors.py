@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ontrain.errors import OptionError
 from ontrain.training.ortmodule import ORTModule
+from tests.distributed import together
+from tests.training.ortmodule.networks import LanguageModel
 
 
 def trained() -> torch.Tensor:
@@ -215,28 +214,12 @@ def test_shards_within_are_refused_with_the_way_round():
         torch.distributed.destroy_process_group()
 
 
-def test_two_processes_of_fully_sharded_data_parallel(tmp_path):
+def test_two_processes_of_fully_sharded_data_parallel():
     """Weights and losses of FSDP(ORTModule(m)) are those of FSDP(m)."""
-    script = tmp_path / "fsdp.py"
-    script.write_text(textwrap.dedent(_FSDP))
-    root = Path(__file__).parents[3]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)],
-        env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("equal") == 4
+    together.run(2, train_sharded)
 
 
-_FSDP = """
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    from ontrain.training.ortmodule import ORTModule
-    from tests.training.ortmodule.networks import LanguageModel
-
+def train_sharded():
     dist.init_process_group("gloo")
     for own in (True, False):
         losses = []
@@ -255,6 +238,4 @@ _FSDP = """
                 optimizer.step()
                 losses.append(loss.detach())
         torch.testing.assert_close(losses[4:], losses[:4], rtol=1e-9, atol=1e-11)
-        print("equal")
     dist.destroy_process_group()
-"""
