@@ -9,11 +9,8 @@ spread over all that torch has of a module; N = 0 means all of them.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
+from tests.capture.verdicts import compare
 
 TABLE = Path(__file__).with_suffix(".json")
 TOLERANCE = 1e-9
@@ -135,38 +133,5 @@ def outcome(info: Any, count: int) -> tuple[str, str]:
     return ("refused", refusal) if refusal else ("right", "")
 
 
-def write(refused: Mapping[str, str]) -> None:
-    """Renew the table."""
-    table = {"torch": torch.__version__.split("+")[0], "refused": dict(sorted(refused.items()))}
-    TABLE.write_text(json.dumps(table, indent=1) + "\n")
-
-
-def main() -> None:
-    """Compare modules, and print what is not right and the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="modules, as torch names them; all by default")
-    parser.add_argument("--samples", type=int, default=0, help="of each module; all by default")
-    parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
-    options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    refused = {}
-    count = {"right": 0, "wrong": 0, "refused": 0, "failed": 0}
-    for name, info in infos():
-        if options.names and name not in options.names:
-            continue
-        try:
-            kind, text = outcome(info, options.samples)
-        except Exception as error:  # noqa: BLE001 - an error that is no refusal is a finding
-            kind, text = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
-        count[kind] += 1
-        if kind == "refused":
-            refused[name] = text
-        if kind != "right":
-            print(f"{kind:8}{name}: {text}", flush=True)
-    print(", ".join(f"{n} {kind}" for kind, n in count.items()))
-    if options.write:
-        write(refused)
-
-
 if __name__ == "__main__":
-    main()
+    compare(__doc__, TABLE, "modules", 0, infos, outcome)

@@ -8,10 +8,8 @@ the table of refused operators that the test holds capture to.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from ontrain.capture import capture
 from ontrain.errors import CaptureError, GradientError
 from ontrain.graph import Builder, rebuild, specialise
 from ontrain.providers import get_provider
+from tests.capture.verdicts import compare
 
 TABLE = Path(__file__).with_suffix(".json")
 # Their values are whatever the memory held.
@@ -202,33 +201,5 @@ def outcome(info: Any, count: int) -> tuple[str, str]:
     return ("refused", refusal) if refusal else ("right", "")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="operators, as torch names them; all by default")
-    parser.add_argument("--samples", type=int, default=1)
-    parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
-    arguments = parser.parse_args()
-    refused = {}
-    count = {"right": 0, "wrong": 0, "refused": 0, "failed": 0}
-    for name, info in infos():
-        if arguments.names and name not in arguments.names:
-            continue
-        try:
-            kind, text = outcome(info, arguments.samples)
-        except Exception as error:  # noqa: BLE001 - a bare exception is what this looks for
-            kind, text = "failed", f"{type(error).__name__}: {error}".splitlines()[0]
-        count[kind] += 1
-        if kind == "refused":
-            refused[name] = text
-        if kind != "right":
-            print(f"{kind:8}{name}: {text}", flush=True)
-    print(", ".join(f"{n} {kind}" for kind, n in count.items()))
-    if arguments.write:
-        TABLE.write_text(
-            json.dumps({"torch": torch.__version__.split("+")[0], "refused": dict(sorted(refused.items()))}, indent=1)
-            + "\n"
-        )
-
-
 if __name__ == "__main__":
-    main()
+    compare(__doc__, TABLE, "operators", 1, infos, outcome)
