@@ -38,8 +38,8 @@ class Undifferentiable(nn.Module):
         )
 
 
-def sparse(module):
-    return module(torch.ones(2, 6).to_sparse())
+def nested(module):
+    return module(torch.nested.nested_tensor([torch.ones(2, 6), torch.ones(3, 6)], layout=torch.jagged))
 
 
 def transformed(module):
@@ -58,7 +58,7 @@ CASES = {
     "FALLBACK_UNSUPPORTED_TORCH_MODEL": (Branches, plain, CaptureError),
     "FALLBACK_UNSUPPORTED_ONNX_MODEL": (Undifferentiable, plain, GradientError),
     "FALLBACK_FORCE_TORCH_BACKWARD": (Undifferentiable, plain, GradientError),
-    "FALLBACK_UNSUPPORTED_DATA": (lambda: nn.Linear(6, 3), sparse, InputError),
+    "FALLBACK_UNSUPPORTED_DATA": (lambda: nn.Linear(6, 3), nested, InputError),
     "FALLBACK_UNSUPPORTED_DEVICE": (lambda: nn.Linear(6, 3), on_meta, InputError),
 }
 
