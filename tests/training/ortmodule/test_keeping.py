@@ -111,11 +111,11 @@ class WithAuxiliaryLoss(nn.Module):
         if self.table is None:
             self.table = torch.arange(3.0, dtype=x.dtype)
         y = self.layer(x)
-        self.auxiliaries = [y.square().mean()]
+        self.auxiliaries = ["square", y.square().mean()]
         return y * self.table
 
 
-def test_a_warning_tells_of_a_loss_that_stays_behind_in_a_list_and_not_of_a_table():
+def test_a_warning_tells_of_a_loss_that_stays_behind_beside_a_text_and_not_of_a_table():
     model = ORTModule(WithAuxiliaryLoss().double())
     with pytest.warns(UserWarning, match="attribute 'auxiliaries' of WithAuxiliaryLoss") as caught:
         model(rows()).sum().backward()
