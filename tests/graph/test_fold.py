@@ -69,3 +69,20 @@ def test_a_reshape_with_wildcards_folds_like_numpy(shape, data):
     target[data.draw(st.integers(0, len(shape) - 1))] = -1
     op = Builder(new_model([], "g").graph)
     np.testing.assert_array_equal(op.Reshape(array, target).const_value.numpy(), array)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "arrays", "shape"),
+    [
+        ("Unsqueeze", [np.array(7), np.array(0)], (1,)),
+        ("Squeeze", [np.array([7]), np.array(0)], ()),
+        ("Slice", [np.arange(4), np.array(1), np.array(3), np.array(0), np.array(1)], (2,)),
+        ("Reshape", [np.arange(6).reshape(2, 3), np.array(-1)], (6,)),
+        ("Expand", [np.array(7), np.array(3)], (3,)),
+    ],
+)
+def test_one_axis_or_size_may_be_a_number(op_type, arrays, shape):
+    """As exporters write them; onnxruntime takes a number for the axes of an Unsqueeze."""
+    inputs = [ir.Value(name=f"i{k}", const_value=ir.tensor(a)) for k, a in enumerate(arrays)]
+    (folded,) = evaluate(ir.Node("", op_type, inputs, outputs=[ir.Value(name="o")]))
+    assert folded.shape == shape

@@ -30,21 +30,21 @@ def _slice(
     a: Mapping[str, Any], x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array | None:
     index = [slice(None)] * x.ndim
-    for i, start in enumerate(starts):
-        axis = int(axes[i]) if axes is not None else i
-        step = int(steps[i]) if steps is not None else 1
+    for i, start in enumerate(starts.reshape(-1)):
+        axis = int(axes.reshape(-1)[i]) if axes is not None else i
+        step = int(steps.reshape(-1)[i]) if steps is not None else 1
         if step < 0:
             return None
-        index[axis] = slice(int(start), int(ends[i]), step)
+        index[axis] = slice(int(start), int(ends.reshape(-1)[i]), step)
     return x[tuple(index)]
 
 
 def _unsqueeze(a: Mapping[str, Any], x: Array, axes: Array) -> Array:
-    return np.expand_dims(x, tuple(int(i) for i in axes))
+    return np.expand_dims(x, tuple(int(i) for i in axes.reshape(-1)))
 
 
 def _squeeze(a: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
-    return np.squeeze(x, None if axes is None else tuple(int(i) for i in axes))
+    return np.squeeze(x, None if axes is None else tuple(int(i) for i in axes.reshape(-1)))
 
 
 def _cast(a: Mapping[str, Any], x: Array) -> Array:
@@ -53,12 +53,12 @@ def _cast(a: Mapping[str, Any], x: Array) -> Array:
 
 
 def _reshape(a: Mapping[str, Any], x: Array, shape: Array) -> Array:
-    dims = [x.shape[i] if d == 0 and not a.get("allowzero") else int(d) for i, d in enumerate(shape)]
+    dims = [x.shape[i] if d == 0 and not a.get("allowzero") else int(d) for i, d in enumerate(shape.reshape(-1))]
     return x.reshape(dims)
 
 
 def _expand(a: Mapping[str, Any], x: Array, shape: Array) -> Array:
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))).copy()
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape.reshape(-1)))).copy()
 
 
 MOVES = Operator("", precision=Precision.FOLLOWS, computes=False)

@@ -338,3 +338,27 @@ def test_an_early_layer_normalisation_is_of_its_scales_dtype_and_reads_its_own_a
     (theirs,) = run(model, feeds)
     assert ours.dtype == theirs.dtype == kinds[scale]
     np.testing.assert_allclose(ours, theirs, rtol=1e-5 if scale == "float" else 2e-3, atol=1e-5)
+
+
+_NUMBERS = {
+    "BlackmanWindow": [16], "HammingWindow": [16], "HannWindow": [16],
+    "MelWeightMatrix": [5, 16, 8000, np.float32(0), np.float32(4000)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("op_type", [*_NUMBERS, "DFT", "STFT"])
+def test_an_array_of_one_element_that_a_graph_is_fed_is_taken_for_a_number(rng, op_type):
+    numbers = {f"n{i}": np.atleast_1d(number) for i, number in enumerate(_NUMBERS.get(op_type, [4, 1]))}
+    x = rng.standard_normal((1, 16, 1)).astype(np.float32)
+    operands = {"DFT": ["x", "n0", "n1"], "STFT": ["x", "n0", "", "n1"]}.get(op_type, [*numbers])
+    feeds = {**({"x": x} if "x" in operands else {}), **numbers}
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, operands, ["y"])], "g", inputs, [onnx.ValueInfoProto(name="y")]
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    (ours,) = InferenceSession(proto.SerializeToString(), providers=["TorchExecutionProvider"]).run(None, feeds)
+    np.testing.assert_allclose(ours, run(proto, feeds)[0], rtol=1e-4, atol=1e-5)

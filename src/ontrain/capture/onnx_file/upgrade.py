@@ -401,6 +401,21 @@ def _dft(site: Site) -> None:
     site.inputs(*inputs, site.const(site.take("axis", 1)))
 
 
+@_below(OPSET + 1, "BlackmanWindow", "DFT", "HammingWindow", "HannWindow", "MelWeightMatrix", "STFT")
+def _numbers(site: Site) -> None:
+    """Lengths and the like are numbers; onnxruntime takes arrays of one element for them, too."""
+    numbers = record_of(site.node).settings
+    site.inputs(
+        *(_as_number(site, v) if i in numbers and v is not None else v for i, v in enumerate(site.node.inputs))
+    )
+
+
+def _as_number(site: Site, value: ir.Value) -> ir.Value:
+    if value.shape is not None and not len(value.shape):
+        return value
+    return site.emit("Reshape", value, site.const(np.empty(0)))
+
+
 @_below(21, "GroupNormalization")
 def _group_norm(site: Site) -> None:
     """Scale and bias had one value per group, today one per channel."""
