@@ -12,7 +12,10 @@ from contextvars import ContextVar
 from ontrain.errors import ProviderError
 from ontrain.limits import limit
 
-__all__ = ["LOOP_LIMIT", "StoppedError", "counted_rounds", "loop_limit", "loop_refused", "stop_if_asked", "stopped_by"]
+__all__ = [
+    "LOOP_LIMIT", "StoppedError", "counted_rounds", "loop_limit", "loop_refused", "may_be_stopped", "stop_if_asked",
+    "stopped_by",
+]  # fmt: skip
 
 LOOP_LIMIT = "ONTRAIN_LOOP_LIMIT"
 """The environment variable that sets the limit."""
@@ -49,6 +52,11 @@ def stop_if_asked() -> None:
     asks = _asks.get()
     if asks is not None and asks():
         raise StoppedError("the run is stopped", reason="Exiting due to terminate flag being set to true.")
+
+
+def may_be_stopped() -> bool:
+    """Return whether the caller of the run may ask it to end."""
+    return _asks.get() is not None
 
 
 def loop_limit() -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from ontrain.files import suspect, tensors_of
 from ontrain.inference.guarded import guarded
@@ -21,7 +22,7 @@ from ontrain.inference.lending import Changes
 from ontrain.operators import OPERATORS, Chance, Stock
 from ontrain.stock import stock
 
-__all__ = ["SmallModel"]
+__all__ = ["SmallModel", "computes", "equal_results", "opened"]
 
 _BYTES = 4 << 20
 """Of a small model."""
@@ -58,7 +59,7 @@ class SmallModel:
             return None
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
             return None
-        if not all(map(_computes, _nodes(graph))):
+        if not all(map(computes, _nodes(graph))):
             return None
         inputs = [value.type for value in graph.input]
         return cls(proto) if all(kind.tensor_type.elem_type for kind in inputs) else None
@@ -84,11 +85,11 @@ class SmallModel:
             return True
         try:
             if self._session is None:
-                self._session = _opened(self._proto)
+                self._session = opened(self._proto.SerializeToString())
             others = self._session.run(output_names or None, feeds)
         except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
             return False
-        if not _equal(list(results), others, self._digits):
+        if not equal_results(list(results), others, self._digits):
             return False
         self._runs_left -= 1
         return True
@@ -120,15 +121,19 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from _nodes(attribute.g)
 
 
-def _computes(node: onnx.NodeProto) -> bool:
-    """Whether onnxruntime has the operator, and computes the same at each run."""
+def computes(node: onnx.NodeProto | ir.Node) -> bool:
+    """Return whether onnxruntime has the operator, and computes the same at each run."""
     record = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
     return record is not None and record.stock in _COMPUTED and record.chance is Chance.NEVER
 
 
-def _opened(proto: onnx.ModelProto) -> Any:
-    """A session of the whole model on the calling thread, with the guards that onnxruntime needs."""
-    source: str | bytes = proto.SerializeToString()
+def opened(model: bytes) -> Any:
+    """Return a session of a model that runs on the calling thread, with the guards that onnxruntime needs.
+
+    Raises:
+        GraphError: a division or a loop cannot be guarded.
+    """
+    source: str | bytes = model
     content, changes = suspect(source), Changes()
     if content is not None:
         source, changes = guarded(source, content, None)
@@ -139,15 +144,16 @@ def _opened(proto: onnx.ModelProto) -> Any:
     return stock().InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _equal(a: Any, b: Any, digits: float) -> bool:
+def equal_results(a: Any, b: Any, digits: float) -> bool:
+    """Return whether results are equal: in type and shape, numbers but for rounding to so many digits."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
         return _close(a, b, digits) if a.dtype.kind == "f" else np.array_equal(a, b)
     if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_equal(x, y, digits) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(equal_results(x, y, digits) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
-        return list(a) == list(b) and all(_equal(a[key], b[key], digits) for key in a)
+        return list(a) == list(b) and all(equal_results(a[key], b[key], digits) for key in a)
     if isinstance(a, float) and isinstance(b, float):
         return _close(a, b, digits)
     return type(a) is type(b) and bool(a == b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -15,6 +16,7 @@ from ontrain.graph import blamed_on, describe, reads, scan_axes, source_of, subg
 from ontrain.inference.stepwise.engine import Engine
 from ontrain.inference.stepwise.step import Environment, inputs_of
 from ontrain.inference.stepwise.values import Items, Value, is_text
+from ontrain.inference.stepwise.whole import Whole
 from ontrain.rounds import counted_rounds
 
 __all__ = ["CONTROL", "Control"]
@@ -37,6 +39,7 @@ class Control:
 
     Attributes:
         operator: its name in the standard.
+        whole: the node as one call, if it may run so.
     """
 
     operator: ClassVar[str]
@@ -47,6 +50,7 @@ class Control:
         graphs = {attr.name: attr.value for attr in node.attributes.values() if attr.value in subgraphs(node)}
         self._check_form()
         self.programs: dict[str, _Inner] = {name: program(graph, engine) for name, graph in graphs.items()}
+        self.whole: Whole | None = None
 
     def _check_form(self) -> None:
         """Refuse a node whose graphs do not fit its inputs and outputs; a file may hold any."""
@@ -67,6 +71,12 @@ class Control:
 
     def run(self, environment: Environment) -> None:
         """Compute the outputs from what the environment has, into it."""
+        if self.whole is None:
+            self._run(environment)
+        else:
+            self.whole.run(environment, functools.partial(self._run, environment))
+
+    def _run(self, environment: Environment) -> None:
         outer = {value: environment[value] for value in self.reads}
         with blamed_on(self.node, f"{self.node.op_type} cannot run", ProviderError):
             results = self._results(inputs_of(self.node, environment, self._engine), outer)

@@ -100,7 +100,9 @@ def _copy_graph(graph: ir.Graph, mapped: dict[ir.Value, ir.Value]) -> ir.Graph:
     for value in graph.inputs:
         inner[value] = ir.Value(name=value.name, type=value.type, shape=value.shape)
     nodes = [_copy(node, inner) for node in graph]
+    outputs = [_looked_up(value, inner) for value in graph.outputs]
+    constants = [copy for value, copy in inner.items() if copy.const_value is not None and value not in mapped]
     return ir.Graph(
-        [inner[value] for value in graph.inputs], [_looked_up(value, inner) for value in graph.outputs], nodes=nodes,
+        [inner[value] for value in graph.inputs], outputs, nodes=nodes, initializers=constants,
         opset_imports=graph.opset_imports.copy(), name=graph.name,
     )  # fmt: skip

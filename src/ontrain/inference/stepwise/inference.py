@@ -48,7 +48,7 @@ class StepwiseGraph:
         graph = filed.raw.graph
         _check_results(graph)
         self._inputs = [value for value in graph.inputs if value.name in filed.input_names]
-        self._program, self._engine = Program(graph, engine), engine
+        self._program, self._engine = Program(graph, engine, outermost=True), engine
         self._names = [value.name or "" for value in graph.outputs]
 
     def run(self, feeds: Mapping[str, Value]) -> dict[str, Value]:

@@ -18,6 +18,7 @@ from ontrain.inference.stepwise.region import Region
 from ontrain.inference.stepwise.search import SEARCHES
 from ontrain.inference.stepwise.step import Environment, Step
 from ontrain.inference.stepwise.values import Value
+from ontrain.inference.stepwise.whole import Whole
 from ontrain.rounds import stop_if_asked
 
 __all__ = ["Program"]
@@ -31,14 +32,15 @@ class Program:
     Args:
         graph: whose constants have values; left untouched.
         engine: what runs its regions.
+        outermost: whether it is the graph of the file, whose branches and loops may run as a whole each.
 
     Raises:
         GraphError: the graph asks for a derivative through a step.
     """
 
-    def __init__(self, graph: ir.Graph, engine: Engine) -> None:
+    def __init__(self, graph: ir.Graph, engine: Engine, *, outermost: bool = False) -> None:
         self.inputs, self.outputs = list(graph.inputs), list(graph.outputs)
-        self._engine = engine
+        self._engine, self._outermost = engine, outermost
         nodes = live_nodes(graph)
         stages = with_ways(partition(nodes, engine.lacks))
         outside = set(self.outputs)
@@ -63,7 +65,12 @@ class Program:
             return Elsewhere(stage.nodes, outputs, self._engine, self._engine.following)
         (node,) = stage.nodes
         kind = SEARCHES.get(node.op_type) if node.domain else CONTROL.get(node.op_type)
-        return Step(node, self._engine) if kind is None else kind(node, self._engine, Program)
+        if kind is None:
+            return Step(node, self._engine)
+        control = kind(node, self._engine, Program)
+        if self._outermost:
+            control.whole = Whole.of(node, self._engine)
+        return control
 
     def assignment(self) -> list[tuple[bool, list[ir.Node]]]:
         """Return the nodes as they run, neighbours together, and whether another provider has them."""
