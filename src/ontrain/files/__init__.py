@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ontrain.files.checks import check_proto as check_proto
     from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
     from ontrain.files.guard_errors import sprung as sprung
+    from ontrain.files.left import left_data as left_data
     from ontrain.files.order import in_order as in_order
     from ontrain.files.ranks import infers_rank as infers_rank, with_types as with_types
     from ontrain.files.read import (
@@ -28,6 +29,7 @@ _HOMES = {
     "checks": ("check_proto",),
     "expansion": ("call_depth", "check_expansion"),
     "guard_errors": ("sprung",),
+    "left": ("left_data",),
     "order": ("in_order",),
     "ranks": ("infers_rank", "with_types"),
     "read": ("Source", "check_external", "read_proto", "tensors_of"),

@@ -11,6 +11,7 @@ import onnx
 from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, OptionError
 from ontrain.files.expansion import check_expansion
+from ontrain.files.left import LeftData, left_data, may_be_left
 from ontrain.files.sparse import made_dense
 from ontrain.files.subgraphs import subgraphs
 from ontrain.files.tensors import raw_size
@@ -27,7 +28,7 @@ _OUTSIDE = "give a regular file below 2 GiB; larger models keep their weights in
 
 def read_proto(
     source: Source, *, folder: str | os.PathLike[str] | None = None, brought: Collection[str] = (),
-    contents: Mapping[str, bytes] | None = None,
+    contents: Mapping[str, bytes] | None = None, leaves: bool = False,
 ) -> tuple[onnx.ModelProto, str]:  # fmt: skip
     """Return the model with its external data read in and its sparse tensors dense, and what to call it in messages.
 
@@ -36,6 +37,7 @@ def read_proto(
         folder: where external data lie of a model that is no path.
         brought: names of initializers whose values the caller has; their external data is left unread.
         contents: of files with external data by their names, which then need not be on the disk.
+        leaves: whether large initializers stay in their files; see `ontrain.files.left`.
 
     Raises:
         InputError: there is no such file.
@@ -67,10 +69,14 @@ def read_proto(
     proto = made_dense(proto, name)
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought:
+            if tensor.data_location != onnx.TensorProto.EXTERNAL or tensor.name in brought:
+                continue
+            if not (leaves and graph is proto.graph and _left(tensor, place, name, contents or {})):
                 _read_external(tensor, place, name, contents or {})
     for tensor in tensors_of(proto):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or tensor.name in brought:
+            continue
+        if left_data(tensor) is None:
             raise GraphError(
                 f"the constant {tensor.name!r} in {name} lies in a file of its own",
                 reason="only initializers may have external data",
@@ -147,9 +153,25 @@ def _read_external(
     tensor: onnx.TensorProto, folder: Path | None, model: str, contents: Mapping[str, bytes]
 ) -> None:  # fmt: skip
     """Move a tensor's bytes from their file into the message; see `check_external`."""
-    tensor.raw_data = _external(tensor, folder, model, read=True, contents=contents)
+    left = left_data(tensor)
+    try:
+        tensor.raw_data = left.read() if left else _external(tensor, folder, model, read=True, contents=contents)
+    except OSError as error:
+        raise GraphError(f"the data of {tensor.name!r} in {model} cannot be read", reason=str(error)) from error
     tensor.ClearField("external_data")
     tensor.data_location = onnx.TensorProto.DEFAULT
+
+
+def _left(tensor: onnx.TensorProto, folder: Path | None, model: str, contents: Mapping[str, bytes]) -> bool:
+    """Leave a large tensor's bytes where they are, and check them; return whether they are left."""
+    if left_data(tensor) is not None:
+        return True
+    location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+    if location in contents or not may_be_left(tensor, raw_size(tensor, f"initializer {tensor.name!r} in {model}")):
+        return False
+    place = _place(tensor, folder, model)
+    place.mark(tensor)
+    return True
 
 
 def _external(
@@ -167,6 +189,18 @@ def _external(
     if content is not None:
         offset, length = _stretch(tensor, entries, len(content), what)
         return content[offset : offset + length]
+    place = _place(tensor, folder, model)
+    try:
+        return place.read() if read else b""
+    except OSError as error:
+        raise GraphError(f"{what} cannot be read", reason=str(error)) from error
+
+
+def _place(tensor: onnx.TensorProto, folder: Path | None, model: str) -> LeftData:
+    """Where a tensor's bytes lie; see `check_external`."""
+    what = f"the external data of initializer {tensor.name!r} in {model}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
     if folder is None:
         raise GraphError(f"{what} has no folder to lie in", way_out="give the model's path instead of its content")
     inside = folder.resolve()
@@ -181,9 +215,7 @@ def _external(
         )
     try:
         with open_file(path) as file:
-            offset, length = _stretch(tensor, entries, os.fstat(file.fileno()).st_size, what)
-            file.seek(offset)
-            return file.read(length) if read else b""
+            return LeftData(str(path), *_stretch(tensor, entries, os.fstat(file.fileno()).st_size, what))
     except (OSError, RuntimeError) as error:  # links that go in a circle are a RuntimeError before Python 3.13
         raise GraphError(
             f"{what} cannot be read", reason=str(error), way_out=f"put {location!r} beside the model"

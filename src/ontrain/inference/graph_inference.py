@@ -78,7 +78,7 @@ class GraphSession:
         self._optimisation, self._reports = optimisation or Optimisation(), list[PassReport]()
         joins = {} if self._optimisation.level or provider not in _SERVING else {"join": False}
         self._provider = get_provider(provider, self._options["device"], joins)
-        proto, _ = read_proto(source)
+        proto, _ = read_proto(source, leaves=not self._optimisation.path)
         self._metadata = metadata_of(proto)
         filed = load_filed(proto, foreign=following is not None)
         self._evaluates, self._following, self._switching = evaluates, following, Lock()
@@ -95,9 +95,8 @@ class GraphSession:
                 for n, t in filed.initial.items()
             ]
         )
-        for name, tensor in filed.initial.items():
-            self._state[name] = tensor
-        filed.initial.clear()
+        for name in [*filed.initial]:
+            self._state[name] = filed.initial.pop(name)  # the file's own bytes go as soon as they are copied
         self._seed, self._runs = _seed(filed.raw), itertools.count()
         self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None

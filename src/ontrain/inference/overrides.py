@@ -36,6 +36,7 @@ def read_model(source: str | bytes, options: Any) -> onnx.ModelProto:
     proto, _ = read_proto(
         source, folder=folder,
         brought=options.initializers if is_ours else (), contents=options.external_files if is_ours else None,
+        leaves=options is None or not options.optimized_model_filepath,
     )  # fmt: skip
     return _with_options(proto, options)
 

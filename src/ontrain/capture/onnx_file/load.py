@@ -22,7 +22,7 @@ from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
-from ontrain.files import Source, check_proto, imports_of, in_order, read_proto
+from ontrain.files import Source, check_proto, imports_of, in_order, left_data, read_proto
 from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, subgraphs, verify
 from ontrain.operators import holds_programs
 
@@ -68,7 +68,7 @@ class FiledModel:
     Attributes:
         raw: the file's nodes at ontrain's operator set, functions inlined, nothing inferred. Inputs may be other than
             dense tensors. Weights are inputs behind the file's own.
-        initial: values of the weights by name.
+        initial: values of the weights by name, to be copied and not written: they may lie in the file.
         input_names: what is fed, in the file's order.
         opset: the version of the standard that the file imports.
         name: what messages call the file.
@@ -106,7 +106,8 @@ def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
     mark_derivatives(model.graph)
     input_names = [value.name or "" for value in model.graph.inputs]
     choice = choose(model.graph, None, ())
-    initial = _make_state(model.graph, choice)
+    initial = _make_state(model.graph, choice, copies=False)
+    _own_mapped(model.graph)
     as_filed(model.graph)
     settle_constants(model.graph)
     check_loops(model)
@@ -166,10 +167,11 @@ def _prepared(
 
     With shapes, which may be none, its inputs have to be tensors of shapes that are known.
     """
-    proto, name = read_proto(source)
+    proto, name = read_proto(source, leaves=not trains)
     proto = in_order(proto)
     check_proto(proto, name)
     model = _deserialised(proto, name)
+    _map_left(proto, model.graph, name)
     graph = model.graph
     tops: list[ir.Graph | ir.Function] = [graph, *model.functions.values()]
     for top in tops:
@@ -381,14 +383,37 @@ def _spell_out(inner: ir.Graph) -> None:
             inner.insert_before(inner[0], constant)
 
 
-def _make_state(graph: ir.Graph, choice: Choice) -> dict[str, torch.Tensor]:
-    """Turn the initializers chosen into inputs with a role; return their values."""
+def _map_left(proto: onnx.ModelProto, graph: ir.Graph, name: str) -> None:
+    """Give initializers the values that were left in their files, mapped into memory."""
+    for tensor in proto.graph.initializer:
+        left = left_data(tensor)
+        value = None if left is None else graph.initializers.get(tensor.name)
+        if left is None or value is None:
+            continue
+        try:
+            dtype = ir.DataType(tensor.data_type)
+            value.const_value = ir.Tensor(left.array(dtype.numpy(), tensor.dims), dtype, name=tensor.name)
+        except (OSError, ValueError) as error:
+            raise GraphError(f"the data of {tensor.name!r} in {name} cannot be read", reason=str(error)) from error
+
+
+def _own_mapped(graph: ir.Graph) -> None:
+    """Copy what is mapped from a file and stays: others may change the file."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.memmap):
+            value.const_value = ir.Tensor(np.array(tensor.raw), tensor.dtype, name=tensor.name)
+
+
+def _make_state(graph: ir.Graph, choice: Choice, *, copies: bool = True) -> dict[str, torch.Tensor]:
+    """Turn the initializers chosen into inputs with a role; return their values, as copies if these may be written."""
     initial: dict[str, torch.Tensor] = {}
     for names, role in (((*choice.trained, *choice.frozen), Role.PARAMETER), (choice.statistics, Role.BUFFER)):
         for name in names:
             value = graph.initializers.pop(name)
             assert value.const_value is not None
-            initial[name] = to_tensor(np.array(value.const_value.numpy()))  # a copy: the file's bytes are read-only
+            array = value.const_value.numpy()
+            initial[name] = to_tensor(np.array(array) if copies else array)  # the file's bytes are read-only
             value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(value.const_value.shape.numpy())
             value.const_value = None
             if name in choice.frozen:

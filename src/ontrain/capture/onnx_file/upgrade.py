@@ -405,9 +405,7 @@ def _dft(site: Site) -> None:
 def _numbers(site: Site) -> None:
     """Lengths and the like are numbers; onnxruntime takes arrays of one element for them, too."""
     numbers = record_of(site.node).settings
-    site.inputs(
-        *(_as_number(site, v) if i in numbers and v is not None else v for i, v in enumerate(site.node.inputs))
-    )
+    site.inputs(*(_as_number(site, v) if i in numbers and v is not None else v for i, v in enumerate(site.node.inputs)))
 
 
 def _as_number(site: Site, value: ir.Value) -> ir.Value:

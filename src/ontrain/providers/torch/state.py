@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from ontrain.graph import StateKind
@@ -17,6 +18,8 @@ __all__ = ["ALIGN", "TorchState"]
 
 ALIGN = 64
 """Bytes to which tensors in flat buffers and the arena are aligned: a cache line, and a full AVX-512 register."""
+_LARGE = 1 << 20
+"""Bytes of a buffer that is not filled where it may be had as zeros."""
 
 
 class TorchState:
@@ -49,7 +52,7 @@ class TorchState:
             sizes[key] = sizes.get(key, 0) + padded(spec.shape, dtype)
         for key, size in sizes.items():
             whole = padded((-(-size // parts),), key[2]) * parts if parts > 1 else size
-            self.flat[key] = torch.zeros(whole, dtype=key[2], device=self.device)
+            self.flat[key] = _zeros(whole, key[2], self.device)
         for spec in specs:
             key, start = self.place[spec.name]
             count = _numel(spec.shape)
@@ -100,6 +103,15 @@ class TorchState:
             self.flat[twin] = torch.zeros_like(self.flat[key])
         tensor = self._tensors[name]
         return self.flat[twin][start : start + tensor.numel()].view(tensor.shape)
+
+
+def _zeros(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on a CPU large ones are pages that the system gives as zeros when they are first used."""
+    if device.type != "cpu" or count * dtype.itemsize < _LARGE:
+        return torch.zeros(count, dtype=dtype, device=device)
+    pages = np.zeros(count * dtype.itemsize + ALIGN, np.uint8)
+    start = -pages.ctypes.data % ALIGN
+    return torch.from_numpy(pages[start : start + count * dtype.itemsize]).view(dtype)
 
 
 def padded(shape: Sequence[int], dtype: torch.dtype) -> int:
