@@ -39,6 +39,7 @@ from ontrain.operators.classical import ML
 from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.division import check_divisor, divided
+from ontrain.operators.einsum import subscripts as subscripts
 from ontrain.operators.emit import Attribute, Constant, Emit, Emitter, Operand, Several, Value, each
 from ontrain.operators.forms import form_of
 from ontrain.operators.gradients import (

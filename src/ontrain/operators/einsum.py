@@ -16,7 +16,7 @@ from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Smallest, Stock, define
 from ontrain.operators.shapes import static_dims
 
-__all__: list[str] = []
+__all__ = ["subscripts"]
 
 
 def _einsum(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
@@ -68,7 +68,7 @@ def einsum(op: Op, dy: Value, *xs: Value, equation: str) -> Adjoints:
 
 
 def subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The operands' and the result's subscripts: an ellipsis made letters, an implicit result spelled out."""
+    """Return the operands' and the result's subscripts: an ellipsis made letters, an implicit result spelled out."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     named = [term.replace("...", "") for term in terms]

@@ -7,7 +7,6 @@ both ways once for each order of size, and from then on in the way that was fast
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from ontrain.graph import all_nodes, captured
+from ontrain.graph import all_nodes, captured, nbytes as nbytes_of
 from ontrain.inference.small_models import computes, equal_results, opened
 from ontrain.inference.stepwise.elsewhere import Elsewhere, Following
 from ontrain.inference.stepwise.kernels.registry import is_control
@@ -54,8 +53,8 @@ class Whole:
         """Return the node as one call; None where onnxruntime may compute something else, or would need much memory."""
         if not engine.provider.capabilities.joins or not all(is_control(n) or computes(n) for n in _nodes(node)):
             return None
-        read = {value for value in (*node.inputs, *captured(node)) if value in engine.weights}
-        nbytes = sum(math.prod(v.shape.numpy()) * v.dtype.itemsize for v in read if v.shape is not None and v.dtype)
+        read = dict.fromkeys(value for value in (*node.inputs, *captured(node)) if value is not None)
+        nbytes = sum(nbytes_of(value) or 0 for value in read if value in engine.weights)
         return cls(node, engine) if nbytes <= _BYTES else None
 
     def run(self, environment: Environment, rounds: Callable[[], None]) -> None:
