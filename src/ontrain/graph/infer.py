@@ -21,7 +21,7 @@ from ontrain.operators import DOMAIN, OPSET, Rows, View, attribute_of, form_of, 
 __all__ = ["TypeAndShape", "UntypedError", "infer_node", "register_inference", "take_shape", "type_and_shape"]
 
 TypeAndShape = tuple[ir.DataType, ir.Shape]
-Inference = Callable[[ir.Node], Sequence[TypeAndShape]]
+Inference = Callable[[ir.Node], Sequence[TypeAndShape | None]]
 _Answer = tuple[ir.DataType, tuple[int | str | None, ...]]
 
 _ours: dict[tuple[str, str], Inference] = {}

@@ -140,4 +140,4 @@ def _dim(dim: int | ir.SymbolicDim) -> int | str | None:
 
 
 for _name, _infer in (("If", _infer_if), ("Loop", _infer_loop), ("Scan", _infer_scan)):
-    register_inference(_name, _infer, "")  # type: ignore[arg-type]
+    register_inference(_name, _infer, "")
