@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import capture
+from ontrain.capture.decisions import ValueBranchError
 from ontrain.errors import CaptureError, GradientError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
@@ -251,6 +252,44 @@ def test_a_backward_whose_sizes_follow_from_the_adjoint_is_refused_and_runs_in_p
     pieces = ORTModule(copy.deepcopy(eager), breaks="allow")
     for module in (pieces, eager):
         module(x).square().sum().backward()
+    assert_same_gradients(pieces, eager, **DOUBLE)
+
+
+class _Clipped(torch.autograd.Function):
+    """Doubles; its gradient is another where the adjoint is large, or where many of its elements are."""
+
+    @staticmethod
+    def forward(ctx, x, count):
+        ctx.count = count
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, dy):
+        large = dy.abs() > 0.5
+        if len(large.nonzero()) > 2 if ctx.count else large.any():
+            return dy * 3, None
+        return dy * 5, None
+
+
+class Clipped(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.linear, self.count = nn.Linear(4, 4), count
+
+    def forward(self, x):
+        return _Clipped.apply(self.linear(x), self.count).sum() * 0.1
+
+
+@pytest.mark.parametrize("count", [False, True], ids=["value", "number of places"])
+def test_a_backward_that_branches_on_its_adjoint_is_refused_and_runs_in_pieces(count):
+    ours, eager = pair(Clipped(count).double())
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with pytest.raises(ValueBranchError, match="branches on the values of its adjoint") as refusal:
+        ours(x)
+    assert "torch.where" in str(refusal.value) and "test_custom_function" in str(refusal.value)
+    pieces = ORTModule(copy.deepcopy(eager), breaks="allow")
+    for module in (pieces, eager):
+        module(x).backward()
     assert_same_gradients(pieces, eager, **DOUBLE)
 
 

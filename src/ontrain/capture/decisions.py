@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -21,7 +21,7 @@ from torch import fx, nn
 from ontrain.capture.aliases import mutates
 from ontrain.capture.draws import Bounds, bounds
 from ontrain.capture.source import current_line
-from ontrain.capture.sympy_sizes import certain, symbol_of, valued
+from ontrain.capture.sympy_sizes import certain, names_of, symbol_of, valued
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
@@ -167,6 +167,13 @@ class Answers:
         if self._run is None:
             return None
         numbers = self._run.numbers()
+        if self._run.follows_from_adjoint(expr):
+            raise ValueBranchError(
+                "the backward of an autograd function branches on the values of its adjoint",
+                source=current_line(),
+                reason="adjoints are known only when a graph is differentiated",
+                way_out=f"choose with torch.where in that backward; or {BROKEN}",
+            )
         sure = certain(expr, self._run.bounds())
         if sure is not None:
             return sure
@@ -187,6 +194,13 @@ class ProgramThread(threading.Thread):
 _UNKNOWN = object()
 
 
+def _apart(compute: Callable[[], None]) -> None:
+    """Compute in a thread of its own, which has none of the modes that the trace is running under."""
+    thread = ProgramThread(target=compute)
+    thread.start()
+    thread.join()
+
+
 class _Run:
     """The program of a trace, run on values as far as it goes.
 
@@ -200,20 +214,24 @@ class _Run:
         self._values: dict[fx.Node, Any] = {}
         self._numbers: dict[str, int | float] = {}
         self._places: dict[str, tuple[fx.Node, int]] = {}
+        self._of_adjoints: set[fx.Node] = set()
+        self._unsure: set[str] = set()
 
     def numbers(self) -> dict[str, int | float]:
         """Return the numbers that stand behind the trace's symbols so far."""
-        # A thread of its own has none of the modes that the trace is running under.
-        thread = ProgramThread(target=self._advance)
-        thread.start()
-        thread.join()
+        _apart(self._advance)
         return self._numbers
 
     def bounds(self) -> dict[str, Bounds]:
         """Return those of the numbers that follow from random draws alone."""
         places = {symbol: node for symbol, (node, axis) in self._places.items() if axis < 0}
-        known = {symbol: bounds(node, self._values) for symbol, node in places.items()}
+        known: dict[str, Bounds | None] = {}
+        _apart(lambda: known.update((symbol, bounds(node, self._values)) for symbol, node in places.items()))
         return {symbol: own for symbol, own in known.items() if own is not None}
+
+    def follows_from_adjoint(self, expr: Any) -> bool:
+        """Whether an expression has a number that the adjoint of an autograd function decides, which is yet to come."""
+        return not self._unsure.isdisjoint(names_of(expr))
 
     def keep(self, symbols: Iterable[str]) -> None:
         """Have the program say where the numbers for some symbols are, each once."""
@@ -229,6 +247,10 @@ class _Run:
         with torch.no_grad():
             for node in nodes:
                 self._values[node] = _UNKNOWN
+                if _reads_adjoint(node, self._of_adjoints):
+                    self._of_adjoints.add(node)
+                    if mutates(node):
+                        self._of_adjoints.add(node.all_input_nodes[0])
                 if any(self._values[read] is _UNKNOWN for read in node.all_input_nodes):
                     self._forget_written(node)
                     continue
@@ -260,13 +282,29 @@ class _Run:
         elif isinstance(seen, torch.SymInt | torch.SymFloat | torch.SymBool):
             self._note(seen, value, node.args[0] if node.args else None, -1)
 
+    def _sized_by_adjoint(self, node: fx.Node) -> bool:
+        """Whether sizes of a value may follow from an adjoint: a mask, or another operand, says how many it selects."""
+        others = {read for read in node.all_input_nodes if read is not node.args[0]}
+        return not others or not others.isdisjoint(self._of_adjoints)
+
     def _note(self, seen: Any, number: Any, node: Any, axis: int) -> None:
         symbol = symbol_of(seen) if isinstance(seen, torch.SymInt | torch.SymFloat | torch.SymBool) else None
         if symbol is None or symbol in self._numbers:
             return
         self._numbers[symbol] = int(number) if isinstance(number, bool) else number
+        if node in self._of_adjoints and (axis < 0 or self._sized_by_adjoint(node)):
+            self._unsure.add(symbol)
         if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor):
             self._places[symbol] = node, axis
+
+
+def _reads_adjoint(node: fx.Node, of_adjoints: Set[fx.Node]) -> bool:
+    """Whether a value follows from the adjoint of an autograd function, for which ones stand while it is traced."""
+    if node.target is torch.ops.ontrain.adjoint.default:
+        return True
+    if node.target is torch.ops.ontrain.through.default:  # which returns its first values
+        return not of_adjoints.isdisjoint(cast("Iterable[fx.Node]", node.args[0]))
+    return not of_adjoints.isdisjoint(node.all_input_nodes)
 
 
 @torch.library.custom_op("ontrain::decide", mutates_args=())

@@ -12,7 +12,7 @@ from ontrain.errors import CaptureError
 from ontrain.internals import of, private
 from ontrain.sizes import Size
 
-__all__ = ["certain", "size_of", "symbol_of", "valued"]
+__all__ = ["certain", "names_of", "size_of", "symbol_of", "valued"]
 
 _NAMES = {
     "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "/", "FloatTrueDiv": "/",
@@ -72,6 +72,11 @@ def size_of(value: Any, names: Mapping[str, str] | None = None) -> Size:
     if head not in _NAMES:
         raise CaptureError(f"the size {expr} uses {head}, which has no translation")
     return Size.call(_NAMES[head], *arguments)
+
+
+def names_of(expr: Any) -> frozenset[str]:
+    """Return the names of the symbols in an expression or a number."""
+    return frozenset(symbol.name for symbol in sympy.sympify(expr).free_symbols)
 
 
 def symbol_of(number: Any) -> str | None:

@@ -187,3 +187,41 @@ def test_a_state_of_the_batchs_shape_that_each_call_begins_anew():
         expected.square().sum().backward()
         assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(ours.membrane, eager.membrane.detach())
+
+
+def test_batches_in_turns_are_captured_once_for_each_size():
+    ours, eager = pair(Spiking().double())
+    captures = []
+    for rows in (2, 3, 2, 3, 4, 2, 3, 4):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module.zero_grad()
+        y, expected = ours(x), eager(x)
+        torch.testing.assert_close(y, expected)
+        y.square().sum().backward()
+        expected.square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ours.membrane, eager.membrane.detach())
+        with torch.no_grad():
+            for own, other in zip(ours.parameters(), eager.parameters(), strict=True):
+                own -= 0.1 * own.grad
+                other.copy_(own)
+        captures.append(ours._engine.captures)
+    assert captures[1] == captures[3] and captures[4] == captures[7]
+
+
+def test_a_buffer_replaced_in_between_is_read():
+    class Weighted(Spiking):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.ones(3))
+
+        def forward(self, x):
+            return super().forward(x) * self.weight
+
+    ours, eager = pair(Weighted().double())
+    for step, rows in enumerate((2, 3, 2, 3)):
+        for module in (ours, eager):
+            module.weight = torch.full((3,), 1.0 + step, dtype=torch.float64)
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x))

@@ -19,6 +19,7 @@ from ontrain.training.ortmodule.counting import following, warn_of_counters
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.derived import left_attributes
 from ontrain.training.ortmodule.entry import Entry, Site
+from ontrain.training.ortmodule.forms import Buffers, FormerState, Forms
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
 from ontrain.training.ortmodule.keeping import Carried, attributes_carried, check_left, leave, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
@@ -61,6 +62,7 @@ class Engine:
         self._cache = CallCache(module)
         # What was captured of the module when its attributes had other values, the latest last.
         self._former: list[CallCache] = []
+        self._forms = Forms(module)
         self._numbers = PlainNumbers(type(module).__name__)
         self._lock = Lock()
         self.captures = 0
@@ -114,8 +116,12 @@ class Engine:
                 try:
                     site = self._site(tuple(key), args, kwargs, tensors, tried, draws)
                 except ChangedStateError:
+                    buffers = self._forms.buffers()
                     undo = self._changing(undo, args, kwargs)
-                    self._forget()
+                    if undo is None:
+                        self._forget()
+                    else:
+                        self._set_aside(buffers)
                     continue
             try:
                 result = run(site, tensors, draws.masks, self._carried)
@@ -210,6 +216,12 @@ class Engine:
             if leads(site, tensors, draws):
                 break
         else:
+
+            def answers(captures: Sequence[Entry]) -> bool:
+                return any(other not in tried and Site(other, places).accepts(shapes) for other in captures)
+
+            if self._goes_back((told, *canonical(named)), answers, args, kwargs):
+                return self._site(key, args, kwargs, tensors, tried, draws)
             masked = [Site(entry, places) for entry in entries if entry.captured.masks]
             draws.skip_masks(next((drawing_masks(site, tensors) for site in masked if site.accepts(shapes)), None))
             resized = any(entry not in tried and not Site(entry, places).accepts(shapes) for entry in entries)
@@ -291,5 +303,24 @@ class Engine:
         self._former.append(self._cache)
         self._cache = CallCache(self.module) if former is None else former
 
+    def _goes_back(
+        self, structure: Hashable, answers: Callable[[Sequence[Entry]], bool], args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> bool:  # fmt: skip
+        """Take up what was captured when buffers had other forms, if it answers a call and forward would form them."""
+        former = self._forms.back(structure, answers, args, kwargs)
+        if former is None:
+            return False
+        self._forms.add(FormerState(self._cache, former.left))
+        self._former, self._cache = [], former.cache
+        return True
+
+    def _set_aside(self, buffers: Buffers) -> None:
+        """Begin anew with buffers of other forms; what was captured with these ones is kept."""
+        if self._cache.entries:
+            self._forms.add(FormerState(self._cache, buffers))
+        self._former, self._cache = [], CallCache(self.module)
+
     def _forget(self) -> None:
         self._former, self._cache = [], CallCache(self.module)
+        self._forms.clear()
