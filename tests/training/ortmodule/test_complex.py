@@ -54,6 +54,11 @@ def _written(x, w):
     return y
 
 
+def _single(w):
+    """Some numbers in single precision; eager raises them to the other operand's double precision."""
+    return w.detach().to(torch.complex64)
+
+
 FUNCTIONS = {
     "einsum": (lambda x, w, v: torch.einsum("bi,ij,bj->b", x, w, v.expand(x.shape[0], 3)), (4, 3), (3,)),
     "matmul": (lambda x, w: x @ w, (4, 3)),
@@ -91,6 +96,10 @@ FUNCTIONS = {
     "cumsum": (lambda x, w: (x * w).cumsum(-1), (4,)),
     "ones": (lambda x, w: x * w + torch.ones(4, dtype=torch.complex128), (4,)),
     "a real factor": (lambda x, w: x.real * w, (4,)),
+    "a factor in single precision": (lambda x, w: _single(w) * x, (4,)),
+    "a factor in single precision by real": (lambda x, w: _single(w) * x.real, (4,)),
+    "single precision over real": (lambda x, w: _single(w) / (x.real + 9), (4,)),
+    "einsum with single precision": (lambda x, w: torch.einsum("i,bi->bi", _single(w), x), (4,)),
     "fft": (lambda x, w: torch.fft.fft(x * w), (4,)),
     "ifft of both axes": (lambda x, w: torch.fft.ifft2((x * w)[:, None] * x[..., None].conj(), norm="ortho"), (4,)),
     "rfftn": (lambda x, w: torch.fft.rfftn((x * w).real[:, None] * x.imag[..., None], dim=(1, 2)), (4,)),

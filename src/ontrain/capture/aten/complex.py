@@ -145,13 +145,13 @@ def _product(op: AtenBuilder, a: Complex, b: Complex, times: Callable[[Value, Va
 @on_complex("mul")
 def mul(op: AtenBuilder, a: Term, b: Term) -> Complex:
     if isinstance(a, Complex) and isinstance(b, Complex | complex):
-        return _product(op, a, as_complex(op, b), lambda x, y: x * y)
+        return _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y)
     if isinstance(b, Complex):
         a, b = b, a
     if isinstance(b, complex):
         return full_shape(op, _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y))
     assert isinstance(a, Complex | complex) and not isinstance(b, Complex)
-    factor = op.cast(b, op.dtype)
+    a, factor = as_complex(op, a), op.cast(b, op.dtype)
     return Complex(a.real * factor, a.imag * factor)
 
 
@@ -169,7 +169,7 @@ def matmul(op: AtenBuilder, a: Complex | Value, b: Complex | Value) -> Complex:
 def div(op: AtenBuilder, a: Term, b: Term) -> Complex:
     if not isinstance(b, Complex | complex):
         assert isinstance(a, Complex | complex)
-        divisor = op.cast(b, op.dtype)
+        a, divisor = as_complex(op, a), op.cast(b, op.dtype)
         return Complex(a.real / divisor, a.imag / divisor)
     a, b = as_complex(op, a), as_complex(op, b)
     size = b.real * b.real + b.imag * b.imag

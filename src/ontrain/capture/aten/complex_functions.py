@@ -44,9 +44,8 @@ def _multilinear(op: AtenBuilder, factors: Sequence[Term], times: Callable[..., 
 
 
 def _chosen(op: AtenBuilder, factor: Any, which: int) -> Value:
-    if isinstance(factor, Complex):
-        return factor.imag if which else factor.real
-    return op.cast(factor, op.dtype)
+    part = (factor.imag if which else factor.real) if isinstance(factor, Complex) else factor
+    return op.cast(part, op.dtype)
 
 
 def _real(op: AtenBuilder) -> Any:
