@@ -40,6 +40,23 @@ class Joined(Masked):
         return torch.cat([self.layer(x), ones], 1).square().sum()
 
 
+class Asserted(Masked):
+    """A layer that takes two tensors in a tuple in eager alone, and asserts that there are two."""
+
+    def forward(self, x, mask=None):
+        if not torch.compiler.is_compiling() and mask is None:
+            x, mask = x[:, :2], x[:, 2:]
+        assert mask is not None
+        return (self.layer(torch.cat([x, mask.exp()], 1))).sum()
+
+
+class Tabled(Masked):
+    """A layer that looks its factor up in a table that lacks one for compilers."""
+
+    def forward(self, x, mask=None):
+        return self.layer(x).sum() * {"eager": 3}["compiled" if torch.compiler.is_compiling() else "eager"]
+
+
 class Either(Masked):
     """A layer that works both ways, and does otherwise for compilers."""
 
@@ -55,7 +72,7 @@ def results(module, x):
     return [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
 
 
-@pytest.mark.parametrize("kind", [Masked, Shortened, Joined])
+@pytest.mark.parametrize("kind", [Masked, Shortened, Joined, Asserted, Tabled])
 def test_what_compilers_would_miss_is_captured_as_eager_has_it(kind):
     plain = kind().double()
     module = ORTModule(plain)

@@ -412,9 +412,15 @@ def went_for_compilers(error: CaptureError) -> bool:
     """Return whether a trace met what may be a branch of forward that is for compilers, and that lacks something.
 
     Libraries ask `torch.compiler.is_compiling()` and leave out, say, the default of a mask: what needs it meets None,
-    or a tensor of another shape.
+    or a tensor of another shape; or a table lacks it; or an assertion says so.
     """
-    return type(error.__cause__) in (TypeError, AttributeError, RuntimeError, ValueError)
+    return type(error.__cause__) in _LACKING
+
+
+_LACKING = (
+    AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""What code raises that lacks something; torch's own refusals are of classes under these."""
 
 
 @contextmanager
