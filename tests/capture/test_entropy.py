@@ -16,6 +16,7 @@ from torch import nn
 from ontrain.capture import capture
 from ontrain.capture.entropy import entropy_refused
 from ontrain.errors import CaptureError
+from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 
 class Scaled(nn.Module):
@@ -44,6 +45,26 @@ DRAWS = {
 def test_a_draw_that_moves_no_generator_is_refused_by_line(draw):
     with pytest.raises(CaptureError, match=r"draws random numbers[\s\S]*test_entropy.py"):
         capture(Scaled(draw), [torch.ones(3)])
+
+
+@pytest.mark.parametrize(
+    "name", [lambda: f"rows.{uuid.uuid4().int}", lambda: str(uuid.uuid4()), lambda: uuid.uuid4().hex],
+    ids=["f-string", "str", "hex"],
+)  # fmt: skip
+def test_a_uuid_that_becomes_a_name_is_no_number(name):
+    class Named(Scaled):
+        def forward(self, x):
+            key = self.factor()
+            return {key: x * self.weight}[key].sum()
+
+    ours, eager = pair(Named(name))
+    for rows in (2, 3):
+        x = torch.randn(rows, 3)
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x).backward()
+        assert_same_gradients(ours, eager)
+    assert ours._engine.captures == 1
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,12 @@ from tests.capture.packages import (
     pictures,
     policies,
     posteriors,
+    quantizers,
     science,
     sequences,
     speech,
     unusual,
+    volumes,
 )
 from tests.capture.packages.entry import MODELS, PackageModel
 
@@ -45,8 +47,10 @@ __all__ = [
     "pictures",
     "policies",
     "posteriors",
+    "quantizers",
     "science",
     "sequences",
     "speech",
     "unusual",
+    "volumes",
 ]

@@ -60,7 +60,7 @@ for _name, _transform, _arguments, _settings in (
     ("Sylvester flow", "sylvester", (2,), {}), ("Householder flow", "householder", (2,), {}),
     ("polynomial flow", "polynomial", ([8],), {}),
     ("spline autoregression", "spline_autoregressive", ([8],), {"count_bins": 4}),
-    ("neural autoregression", "neural_autoregressive", ([8],), {"hidden_units": 4, "activation": "sigmoid"}),
+    ("neural autoregression", "neural_autoregressive", ([8],), {"width": 4, "activation": "sigmoid"}),
     ("batch normalisation", "batchnorm", (), {}),
 ):  # fmt: skip
     add(
