@@ -293,6 +293,64 @@ def test_a_backward_that_branches_on_its_adjoint_is_refused_and_runs_in_pieces(c
     assert_same_gradients(pieces, eager, **DOUBLE)
 
 
+class _Backwards(torch.autograd.Function):
+    """Two Euler steps, whose backward integrates the state and its adjoint back, as neural ODEs do."""
+
+    @staticmethod
+    def forward(ctx, weights, x, field, cut):
+        for _ in range(2):
+            x = x + 0.5 * field(x)
+        ctx.save_for_backward(x)
+        ctx.field, ctx.cut = field, cut
+        return x
+
+    @staticmethod
+    def backward(ctx, dx):
+        (x,), parameters, dweights = ctx.saved_tensors, list(ctx.field.parameters()), 0
+        for _ in range(2):
+            with torch.enable_grad():
+                x = x.detach() if ctx.cut else x
+                x.requires_grad_()
+                y = ctx.field(x)
+                grads = torch.autograd.grad(y, [x, *parameters], dx)
+            dx = dx + 0.5 * grads[0]
+            dweights = dweights + 0.5 * torch.cat([grad.flatten() for grad in grads[1:]])
+            x = x - 0.5 * y
+        return dweights, dx, None, None
+
+
+class Ode(nn.Module):
+    def __init__(self, cut):
+        super().__init__()
+        self.field, self.cut = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)), cut
+
+    def forward(self, x):
+        weights = torch.cat([parameter.flatten() for parameter in self.field.parameters()])
+        return _Backwards.apply(weights, x, self.field, self.cut).sin().sum()
+
+
+def test_a_backward_that_takes_gradients_by_what_it_computes_is_refused_and_runs_in_pieces():
+    ours, eager = pair(Ode(cut=False).double())
+    x = torch.randn(3, 2, dtype=torch.float64)
+    with pytest.raises(CaptureError, match=r"takes gradients by a tensor that it has computed[\s\S]*detach") as refusal:
+        ours(x)
+    assert "test_custom_function" in str(refusal.value)
+    pieces = ORTModule(copy.deepcopy(eager), breaks="allow")
+    for module in (pieces, eager):
+        module(x).backward()
+    assert_same_gradients(pieces, eager, **DOUBLE)
+
+
+def test_a_backward_that_cuts_what_it_computes_off_first_has_eagers_gradients():
+    ours, eager = pair(Ode(cut=True).double())
+    for rows in (3, 4):
+        x = torch.randn(rows, 2, dtype=torch.float64)
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x).backward()
+        assert_same_gradients(ours, eager, **DOUBLE)
+
+
 class _Inner(torch.autograd.Function):
     """Rounds; its own gradient passes."""
 

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ontrain.capture.derivatives import leaves_of, traced_gradients
+from ontrain.capture.source import current_line
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import FakeTensor, TorchDispatchMode, of, private
 
@@ -107,7 +110,7 @@ class OwnBackward:
         adjoints = [torch.ops.ontrain.adjoint(y) for y in ys]
         standing = dict(zip(places, adjoints, strict=True))
         dys = [standing[at] if at in standing else context.nothing(y) for at, y in enumerate(results)]
-        with _accumulating(args) as accumulated:
+        with _accumulating(args) as accumulated, _Leaves(self._name, args):
             pairs = _gradients_of(self._name, args, _backward_of(self._function)(context, *dys))
         pairs += accumulated.pairs()
         _set_grad_enabled(True)
@@ -132,6 +135,41 @@ class OwnBackward:
         """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
         results = output if isinstance(output, tuple) else (output,)
         context.mark_non_differentiable(*(results[at] for at in self._marked.pop()))
+
+
+class _Leaves(TorchFunctionMode):
+    """Refuses a backward that asks for gradients by what it has computed itself, as the adjoint of an ODE does.
+
+    autograd calls a backward without recording it, so there such a tensor depends on nothing; in a trace it depends on
+    what it was computed from.
+
+    Args:
+        function: name of the autograd function.
+        args: of its forward, which have a history in eager, too.
+    """
+
+    def __init__(self, function: str, args: Sequence[Any]) -> None:
+        super().__init__()
+        self._function, self._given = function, frozenset(map(id, args))
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Call a function of torch, unless it makes a leaf of what the backward has computed."""
+        if getattr(function, "__name__", "") == "requires_grad_" or function == _SETS_REQUIRES_GRAD:
+            x = args[0]
+            if x.grad_fn is not None and id(x) not in self._given:
+                raise CaptureError(
+                    f"the backward of {self._function} takes gradients by a tensor that it has computed",
+                    source=current_line(),
+                    reason="a graph would take them by what that was computed from, too",
+                    way_out=f"write x = x.detach().requires_grad_(); or {BROKEN}",
+                )
+        return function(*args, **kwargs or {})
+
+
+_SETS_REQUIRES_GRAD = cast("Any", torch.Tensor.requires_grad).__set__
 
 
 class Accumulated:
