@@ -20,7 +20,8 @@ def estimator(name: str, **settings: Any) -> Callable[[], nn.Module]:
         from sbi.neural_nets import net_builders
 
         built = getattr(net_builders, name)(numbers(20, 3), numbers(20, 2), hidden_features=8, **settings)
-        return Loss(lambda s, x, y: s.model.loss(x, y) if hasattr(s.model, "loss") else s.model(x, y), model=built)
+        likely = name != "build_mlp_classifier"
+        return Loss(lambda s, x, y: s.model.loss(x, y) if likely else s.model(x, y), model=built)
 
     return make
 

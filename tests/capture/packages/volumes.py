@@ -29,9 +29,10 @@ _LAYERS: dict[str, Any] = {"hidden_size": 24, "mlp_dim": 16, "num_layers": 2, "n
 _VIT: dict[str, Any] = {"in_channels": 1, "img_size": 16, "patch_size": 4, "spatial_dims": 2, **_LAYERS}
 _SHAPED: dict[str, Any] = {"in_shape": (1, 16, 16), "channels": (4, 8), "strides": (2, 2)}
 _MEDNEXT: dict[str, Any] = {"blocks_down": (1, 1), "blocks_bottleneck": 1, "blocks_up": (1, 1)}
+_STRIDES: dict[str, Any] = {"strides": [1, 2, 2], "upsample_kernel_size": [2, 2]}
 for _name, _settings, _size in (
     ("BasicUNet", {"features": (4, 4, 4, 8, 8, 4), **_2D}, 32),
-    ("DynUNet", {"kernel_size": [3, 3], "strides": [1, 2], "upsample_kernel_size": [2], "filters": [4, 8], **_2D}, 16),
+    ("DynUNet", {"kernel_size": [3] * 3, "filters": [4, 4, 8], **_STRIDES, **_2D}, 16),
     ("SegResNetDS", {"init_filters": 4, "blocks_down": (1, 1), "dsdepth": 1, **_2D}, 16),
     ("MedNeXt", {"init_filters": 4, **_MEDNEXT, **_2D}, 16),
     ("ViTAutoEnc", {"out_channels": 1, **_VIT}, 16), ("ViT", {"classification": True, "num_classes": 3, **_VIT}, 16),
