@@ -306,7 +306,7 @@ class _Backwards(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dx):
-        (x,), parameters, dweights = ctx.saved_tensors, list(ctx.field.parameters()), 0
+        x, parameters, dweights = ctx.saved_tensors[0].clone(), list(ctx.field.parameters()), 0
         for _ in range(2):
             with torch.enable_grad():
                 x = x.detach() if ctx.cut else x
