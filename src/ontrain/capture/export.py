@@ -363,7 +363,7 @@ def _explained(error: BaseException) -> CaptureError:
             "the module branches on the values of a tensor, or makes a tensor whose size depends on them",
             source=source,
             reason=f"a graph has one path for all batches ({_first_line(error)})",
-            way_out=f"train it with ORTModule, which captures each path that batches take; {WAY_OUT}",
+            way_out=WAY_OUT,
         )
     if "fake tensor in the exported program" in text:
         return CaptureError(

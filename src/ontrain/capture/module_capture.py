@@ -19,7 +19,7 @@ from ontrain.capture.cache.codec import Content
 from ontrain.capture.captured import Captured
 from ontrain.capture.chances import Course
 from ontrain.capture.counts import known_counts
-from ontrain.capture.decisions import RandomBranchError, ValueBranchError
+from ontrain.capture.decisions import WAY_OUT, RandomBranchError, ValueBranchError
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import Mark, inspected_outputs, recording
@@ -215,10 +215,23 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
         return trace(None, may, masked=paths, attributes=names.attributes)
     except ValueBranchError as error:
         refusal = error
-    exported = trace(call.batch, may, masked=paths, attributes=names.attributes)
+    try:
+        exported = trace(call.batch, may, masked=paths, attributes=names.attributes)
+    except ValueBranchError as error:
+        if paths:
+            raise
+        raise _with_paths(error) from error.__cause__
     if exported.decisions and not paths:
-        raise refusal
+        raise _with_paths(refusal)
     return exported
+
+
+def _with_paths(error: ValueBranchError) -> ValueBranchError:
+    """A refusal of branches on values, for a caller that has one path for all batches."""
+    way_out = error.way_out
+    if way_out == WAY_OUT:
+        way_out = f"train it with ORTModule, which captures each path that batches take; {WAY_OUT}"
+    return type(error)(error.problem, node=error.node, source=error.source, reason=error.reason, way_out=way_out)
 
 
 def _branching_on_torch(call: _Call) -> Exported | None:

@@ -371,3 +371,25 @@ def test_a_mask_of_a_function_of_indices_before_a_branch():
             module.zero_grad()
             module(x.double(), present).square().sum().backward()
         torch.testing.assert_close(ours.layer.weight.grad, eager.layer.weight.grad)
+
+
+class BranchingOnAGradient(nn.Module):
+    """Takes a way by a gradient that it asks for itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.layer(x.detach().requires_grad_()).square().sum()
+        (gradient,) = torch.autograd.grad(y, self.layer.weight, create_graph=True)
+        return y * 2 if gradient.sum() > 0 else y
+
+
+def test_a_refusal_does_not_send_those_to_ortmodule_who_are_there():
+    with pytest.raises(CaptureError, match="branches on the values") as refusal:
+        ORTModule(BranchingOnAGradient())(torch.randn(2, 3))
+    assert "train it with ORTModule" not in str(refusal.value) and 'breaks="allow"' in str(refusal.value)
+    description = {"inputs": [("x", [2, 3])], "outputs": [("loss", [], True)]}
+    with pytest.raises(CaptureError, match="train it with ORTModule"):
+        ORTTrainer(BranchingOnAGradient(), description, optim.AdamConfig()).train_step(torch.randn(2, 3))
