@@ -116,9 +116,9 @@ def test_calls_on_ontrains_providers_take_the_same_arguments():
 
 def test_every_method_of_a_session_is_known():
     """A later onnxruntime may have more: then this says which of them has to be thought of."""
-    from ontrain.inference import session
+    from ontrain.inference import delegation
 
-    known = {*session._DELEGATED, *session._STOCK_ONLY, "run", "set_providers", "io_binding"}
+    known = {*delegation._DELEGATED, *delegation._STOCK_ONLY, "run", "set_providers", "io_binding"}
     known |= {"enable_fallback", "disable_fallback"}
     members = [n for n, _ in inspect.getmembers(onnxruntime.InferenceSession, inspect.isfunction) if n[0] != "_"]
     assert set(members) <= known

@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     mutant(
         "inference/small_models.py",
-        "if not _equal(list(results), others, self._digits):",
+        "if not equal_results(list(results), others, self._digits):",
         "if False:",
         "inference/test_small_models.py",
     ),

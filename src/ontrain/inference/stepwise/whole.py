@@ -21,7 +21,7 @@ from ontrain.inference.small_models import computes, equal_results, opened
 from ontrain.inference.stepwise.elsewhere import Elsewhere, Following
 from ontrain.inference.stepwise.kernels.registry import is_control
 from ontrain.inference.stepwise.step import Environment
-from ontrain.inference.stepwise.values import Value, as_array
+from ontrain.inference.stepwise.values import Items, Value, as_array
 from ontrain.rounds import may_be_stopped
 
 __all__ = ["Whole"]
@@ -110,4 +110,7 @@ def _nodes(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _size(value: Value) -> int:
+    """How many numbers or texts a value holds; a sequence's tensors may differ in shape."""
+    if isinstance(value, Items | list):
+        return sum(map(_size, value))
     return value.numel() if isinstance(value, torch.Tensor) else np.size(value)
