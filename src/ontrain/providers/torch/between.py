@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -116,10 +115,6 @@ class Plan(_Between[TorchExecutable]):
 class PlanOfHalves(_Between[TorchModuleExecutable]):
     """The executable of a module's halves; see `ontrain.providers.ModuleExecutable`."""
 
-    def __init__(self, lower: Callable[[], TorchModuleExecutable], choices: Choices | None) -> None:
-        super().__init__(lower, choices)
-        self._makers: WeakKeyDictionary[Tape, TorchModuleExecutable] = WeakKeyDictionary()
-
     @property
     def stochastic(self) -> bool:
         """Whether forward draws random numbers."""
@@ -133,12 +128,9 @@ class PlanOfHalves(_Between[TorchModuleExecutable]):
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""
         with without_function_modes():
-            plan = self._look()
-            outputs, tape = plan.forward(feeds, seed)
-        self._makers[tape] = plan
-        return outputs, tape
+            return self._look().forward(feeds, seed)
 
     def backward(self, tape: Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the backward half on a tape, by the plan that made it."""
         with without_function_modes():
-            return self._makers[tape].backward(tape, adjoints)
+            return tape.maker.backward(tape, adjoints)

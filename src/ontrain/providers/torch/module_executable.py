@@ -32,10 +32,17 @@ class _Bound:
 
 
 class Tape:
-    """The activations of one forward; its memory goes back to the pool with the backward or with the tape itself."""
+    """The activations of one forward; its memory goes back to the pool with the backward or with the tape itself.
 
-    def __init__(self, block: Block, bound: _Bound, blocks: Blocks) -> None:
-        self.block, self.bound = block, bound
+    Args:
+        maker: whose forward it is.
+        block: the memory.
+        bound: the maker's calls on it.
+        blocks: where the memory goes back to.
+    """
+
+    def __init__(self, maker: TorchModuleExecutable, block: Block, bound: _Bound, blocks: Blocks) -> None:
+        self.maker, self.block, self.bound = maker, block, bound
         self.held: Held = []
         self._blocks = blocks
         self.open = True
@@ -71,7 +78,7 @@ class TorchModuleExecutable:
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], Tape]:
         """Run the forward half."""
         block = self._blocks.take(self._nbytes)
-        tape = Tape(block, self._bound(block), self._blocks)
+        tape = Tape(self, block, self._bound(block), self._blocks)
         bound = tape.bound
         for name, target in bound.inputs.items():
             target.copy_(feeds[name])
