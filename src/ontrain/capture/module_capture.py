@@ -222,7 +222,7 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
             raise
         raise _with_paths(error) from error.__cause__
     if exported.decisions and not paths:
-        raise _with_paths(refusal)
+        raise _with_paths(refusal) from refusal.__cause__
     return exported
 
 
