@@ -76,22 +76,7 @@ def reduce_prod_grad(op: Builder, dy: Value, x: Value, y: Value, *, axes: Sequen
     order = [*(i for i in range(len(shape)) if i not in axes), *axes]
     n = math.prod(shape[a] for a in axes)
     rows = op.Reshape(op.Transpose(x, perm=order), [math.prod(shape) // max(n, 1), n])
-    others = _shifted_products(op, rows, n, forward=True) * _shifted_products(op, rows, n, forward=False)
+    along = op.const(np.array(1))
+    others = op.CumProd(rows, along, exclusive=1) * op.CumProd(rows, along, exclusive=1, reverse=1)
     back = [order.index(i) for i in range(len(shape))]
     return dy * op.Transpose(op.Reshape(others, [shape[i] for i in order]), perm=back)
-
-
-def _shifted_products(op: Builder, rows: Value, n: int, *, forward: bool) -> Value:
-    """The product of all elements before each one of its row, or behind it, in log₂ n doublings."""
-
-    def shifted(values: Value, by: int) -> Value:
-        if by >= n:
-            return op.Expand(op.const(1.0, rows.dtype), list(static_dims(rows)))
-        rest = op.Slice(values, [0] if forward else [by], [n - by] if forward else [n], [1])
-        return op.Pad(rest, [0, by, 0, 0] if forward else [0, 0, 0, by], 1.0)
-
-    products, span = shifted(rows, 1), 1
-    while span < n:
-        products = products * shifted(products, span)
-        span *= 2
-    return products

@@ -175,33 +175,30 @@ class Spiking(nn.Module):
         return torch.stack(steps)
 
 
+def step_alike(ours, eager, rows):
+    """Run both forwards and backwards; results, gradients and states are the same."""
+    x = torch.randn(rows, 4, dtype=torch.float64)
+    for module in (ours, eager):
+        module.zero_grad()
+    y, expected = ours(x), eager(x)
+    torch.testing.assert_close(y, expected)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(ours.membrane, eager.membrane.detach())
+
+
 def test_a_state_of_the_batchs_shape_that_each_call_begins_anew():
     ours, eager = pair(Spiking().double())
     for rows in (2, 2, 3, 2):
-        x = torch.randn(rows, 4, dtype=torch.float64)
-        for module in (ours, eager):
-            module.zero_grad()
-        y, expected = ours(x), eager(x)
-        torch.testing.assert_close(y, expected)
-        y.square().sum().backward()
-        expected.square().sum().backward()
-        assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(ours.membrane, eager.membrane.detach())
+        step_alike(ours, eager, rows)
 
 
 def test_batches_in_turns_are_captured_once_for_each_size():
     ours, eager = pair(Spiking().double())
     captures = []
     for rows in (2, 3, 2, 3, 4, 2, 3, 4):
-        x = torch.randn(rows, 4, dtype=torch.float64)
-        for module in (ours, eager):
-            module.zero_grad()
-        y, expected = ours(x), eager(x)
-        torch.testing.assert_close(y, expected)
-        y.square().sum().backward()
-        expected.square().sum().backward()
-        assert_same_gradients(ours, eager, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(ours.membrane, eager.membrane.detach())
+        step_alike(ours, eager, rows)
         with torch.no_grad():
             for own, other in zip(ours.parameters(), eager.parameters(), strict=True):
                 own -= 0.1 * own.grad

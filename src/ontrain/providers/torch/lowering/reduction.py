@@ -219,9 +219,7 @@ def _other_products(dy: torch.Tensor, x: torch.Tensor, y: torch.Tensor, axes: Se
     rest = [axis for axis in range(x.dim()) if axis not in axes]
     moved = x.permute(*rest, *axes)
     rows = moved.reshape(*(x.shape[axis] for axis in rest), -1)
-    ones = torch.ones_like(rows[..., :1])
-    before = torch.cat([ones, rows[..., :-1]], -1).cumprod(-1)
-    behind = torch.cat([ones, rows.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
+    before, behind = (_products(rows, -1, exclusive=True, reverse=reverse) for reverse in (False, True))
     order = [*rest, *axes]
     others = (before * behind).reshape(moved.shape).permute(*(order.index(axis) for axis in range(x.dim())))
     return dy * others
