@@ -24,6 +24,7 @@ from ontrain.providers.torch.program import compile_step, serves_by_rows
 from ontrain.providers.torch.replay import Recording
 from ontrain.providers.torch.settings import Settings
 from ontrain.providers.torch.state import TorchState
+from ontrain.providers.torch.vector_functions import settle_vector_functions
 
 __all__ = ["TorchExecutionProvider"]
 
@@ -59,6 +60,7 @@ class TorchExecutionProvider:
                 f"device {device!r} is not available", reason="torch sees no CUDA device", way_out="use 'cpu'"
             )
         keep_freed_pages()
+        settle_vector_functions()
         self.settings = Settings.chosen(logits_bytes, tune, cuda_graphs, join, self._device.type)
         self.recording = Recording.on(self._device, wanted=self.settings.cuda_graphs)
         self._blocks = Blocks(self._device)
