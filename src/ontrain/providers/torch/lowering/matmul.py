@@ -76,13 +76,6 @@ def _rows_or_columns(matrices: torch.Tensor) -> bool:
     return (along == 1 and down >= columns) or (down == 1 and along >= rows)
 
 
-@lowers("Einsum")
-def einsum(e: Emitter, node: ir.Node) -> None:
-    inputs = [e.value(v) for v in node.inputs]
-    assert static_dims(node.outputs[0]) is not None
-    e.compute(torch.einsum, attributes(node)["equation"], *inputs, outs=[e.out(node.outputs[0])])
-
-
 @lowers("Det")
 def det(e: Emitter, node: ir.Node) -> None:
     e.compute(in_single_precision(torch.linalg.det), e.value(node.inputs[0]), outs=[e.out(node.outputs[0])])
