@@ -29,13 +29,13 @@ def einsum(e: Emitter, node: ir.Node) -> None:
             return
         inner, outer = sorted(zip(terms, inputs, strict=True), key=lambda operand: len(operand[0]))
         if _has_all_of(outer, inner) and _is_copied(outer[0], inner[0], result):
-            order = result + summed
-            first, second = (_aligned(e, buf, term, order) for term, buf in (outer, inner))
-            product = e.call(torch.mul, first, second, out=e.new(first.shape))
-            e.call(torch.sum, product, list(range(len(result), len(order))), out=out)
+            order, left = outer[0], [letter for letter in outer[0] if letter in result]
+            product = e.call(torch.mul, outer[1], _aligned(e, inner[1], inner[0], order), out=e.new(outer[1].shape))
+            place = e.permute(out, [result.index(letter) for letter in left])
+            e.call(torch.sum, product, [order.index(letter) for letter in summed], out=place)
             return
     assert static_dims(node.outputs[0]) is not None
-    e.compute(torch.einsum, equation, *inputs, outs=[out])
+    e.compute(torch.einsum, equation, *inputs, outs=[out], fresh=len(inputs) > 1)
 
 
 def _no_letter_twice(*terms: str) -> bool:
