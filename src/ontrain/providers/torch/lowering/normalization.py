@@ -18,6 +18,7 @@ from ontrain.providers.torch.lowering.batch_statistics import (
     batch_statistics,
     gradients_by_parts,
 )
+from ontrain.providers.torch.lowering.narrow_groups import has_narrow_groups, narrow_group_gradients
 from ontrain.providers.torch.lowering.registry import attributes, computed_by, lowers, lowers_composite
 from ontrain.providers.torch.lowering.single_precision import in_single_precision
 
@@ -164,6 +165,9 @@ def group_normalization_grad(e: Emitter, node: ir.Node) -> None:
         e.compute(measure, x, outs=statistics)
     mask = [e.reads(v) for v in node.outputs]
     outs = [e.out(v, x) if wanted else None for v, wanted in zip(node.outputs, mask, strict=True)]
+    if has_narrow_groups(e, x, groups):
+        e.compute(narrow_group_gradients, dy, x, *statistics, scale, outs=outs, fresh=True)
+        return
     kernel = private("torch.ops.aten.native_group_norm_backward")
     e.compute(kernel, dy, x, *statistics, scale, *_extent(x), groups, mask, outs=outs, fresh=True)
 
