@@ -1,4 +1,4 @@
-"""Groups of one or two channels, the channels last: gradients are those of double precision, as near as the kernel's."""
+"""Groups of one or two channels, the channels last: gradients are as near to exact ones as the kernel's."""
 
 from __future__ import annotations
 
