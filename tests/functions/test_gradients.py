@@ -424,6 +424,20 @@ def test_what_flows_back_from_places(
     check(got, *torch.autograd.grad(y, [x, grid], torch.tensor(dy)))
 
 
+@pytest.mark.parametrize("conjugate", [0, 1])
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("abc,c->abc", [(2, 3, 4), (4,)]), ("ab,ab->ba", [(1, 3), (2, 3)]), ("bik,iok->bok", [(2, 3, 4), (3, 5, 4)])],
+)
+def test_products_of_complex_numbers(
+    rng: np.random.Generator, conjugate: int, equation: str, shapes: list[tuple[int, ...]]
+) -> None:
+    a, b = (torch.tensor(rng.standard_normal((*shape, 2))) for shape in shapes)
+    first, second = torch.view_as_complex(a), torch.view_as_complex(b)
+    y = torch.einsum(equation, first, second.conj() if conjugate else second)
+    check(run("ComplexEinsum", a.numpy(), b.numpy(), equation=equation, conjugate=conjugate), torch.view_as_real(y))
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("size", [1, 6, 7])
 def test_places_in_the_order(rng: np.random.Generator, dtype: type[np.number[Any]], size: int) -> None:

@@ -27,6 +27,15 @@ def _einsum(equation: str, *shapes: tuple[int, ...]) -> Sample:
     return sample("Einsum", *(normal(*s) for s in shapes), twin=twin, equation=equation)
 
 
+def _complex(equation: str, a: tuple[int, ...], b: tuple[int, ...], conjugate: int = 0) -> Sample:
+    def twin(a, b):
+        first, second = torch.view_as_complex(a), torch.view_as_complex(b)
+        return torch.view_as_real(torch.einsum(equation, first, second.conj() if conjugate else second))
+
+    operands = normal(*a, 2), normal(*b, 2)
+    return sample("ComplexEinsum", *operands, twin=twin, equation=equation, conjugate=conjugate, domain="ontrain")
+
+
 def _rotary(x, cos, sin):
     first, second = x.chunk(2, -1)
     cos, sin = cos[:, None], sin[:, None]
@@ -79,6 +88,9 @@ PRODUCTS = [
     *(_gemm(a, b, 0.5, 0.75, 2, 4) for a in (0, 1) for b in (0, 1)),
     _gemm(0, 1, 1.0, 1.0),
     _gemm(0, 1, 1.0, 0.5, 1, 4),
+    *(_complex("ab,ab->ab", (2, 3), (1, 3), conjugate) for conjugate in (0, 1)),
+    *(_complex("bik,iok->bok", (2, 3, 2), (3, 2, 2), conjugate) for conjugate in (0, 1)),
+    _complex("bi,iq->b", (2, 3), (3, 2)),
     _einsum("ij,jk->ik", (2, 3), (3, 4)),
     _einsum("bij, bjk -> bki", (2, 3, 4), (2, 4, 2)),
     _einsum("ij,kj", (2, 3), (4, 3)),

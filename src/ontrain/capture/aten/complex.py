@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +19,21 @@ from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = [
-    "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "on_complex", "pair", "parts",
-    "translate_complex",
+    "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "joined_product", "on_complex", "pair",
+    "parts", "translate_complex",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Complex:
-    """The two parts of a complex tensor, equal in shape and dtype."""
+    """The two parts of a complex tensor, equal in shape and dtype.
+
+    `joined` holds both along a last axis of two, where they were computed so: what reads it needs neither part.
+    """
 
     real: Value
     imag: Value
+    joined: Value | None = None
 
 
 Term = Complex | Value | complex | Size
@@ -38,6 +43,8 @@ complexes: dict[str, Handler] = {}
 """Translations of operators that take or give complex tensors, by name without overload."""
 
 # Operators that do the same to both parts.
+_ALONG = {"slice": 0, "slice_scatter": 1, "cat": 0}
+"""Those that a last axis of two does not disturb, by how many operands stand before the axis along which they work."""
 _PARTWISE = frozenset({
     "view", "reshape", "flatten", "unflatten", "_unsafe_view", "squeeze", "unsqueeze", "permute", "transpose", "t",
     "movedim", "expand", "slice", "select", "narrow", "cat", "stack", "index_select", "gather", "index", "sum",
@@ -78,12 +85,27 @@ def translate_complex(op: AtenBuilder, target: object, args: Sequence[Any], name
         real, imag = (handler(op, *_part(op, args, which), **_part(op, named, which)) for which in ("real", "imag"))
         if isinstance(real, list | tuple):
             return [Complex(*both) for both in zip(real, imag, strict=True)]
-        return Complex(real, imag)
+        return Complex(real, imag, _along(op, handler, name, args, named))
     raise op.refuse(
         f"{target} of complex tensors",
         "ontrain keeps a complex tensor as two real ones, and has no translation for this operator on them",
         "compute with torch.view_as_real, real and imag instead",
     )
+
+
+def _along(op: AtenBuilder, handler: Handler, name: str, args: Sequence[Any], named: dict[str, Any]) -> Value | None:
+    """Both parts at once, where they lie along a last axis and the operator works along another."""
+    before = _ALONG.get(name)
+    if before is None or named:
+        return None
+    terms, (dim, *settings) = args[: before + 1], args[before + 1 :] or [0]
+    tensors = [term for value in terms for term in (value if isinstance(value, list | tuple) else [value])]
+    if not all(isinstance(term, Complex) for term in tensors) or all(term.joined is None for term in tensors):
+        return None
+    if settings[2:] not in ([], [1]) or not isinstance(dim, int):
+        return None
+    whole = [[pair(op, t) for t in term] if isinstance(term, list | tuple) else pair(op, term) for term in terms]
+    return handler(op, *whole, dim % len(op.shape), *settings)
 
 
 def _part(op: AtenBuilder, value: Any, which: str) -> Any:
@@ -105,7 +127,8 @@ def as_complex(op: AtenBuilder, x: Term, dtype: ir.DataType | None = None) -> Co
     """Return a tensor or number as complex, its parts of the current result's dtype if no other is asked for."""
     dtype = dtype or op.dtype
     if isinstance(x, Complex):
-        return Complex(op.cast(x.real, dtype), op.cast(x.imag, dtype))
+        joined = None if x.joined is None else op.cast(x.joined, dtype)
+        return Complex(op.cast(x.real, dtype), op.cast(x.imag, dtype), joined)
     if isinstance(x, complex):
         return Complex(op.cast(x.real, dtype), op.cast(x.imag, dtype))
     return Complex(op.cast(x, dtype), op.cast(0, dtype))
@@ -133,6 +156,8 @@ def add(op: AtenBuilder, a: Term, b: Term, *, alpha: float = 1) -> Complex:
     if "rsub" in name:
         a, b = b, a
     sign = op.cast(-alpha if "sub" in name else alpha, op.dtype)
+    if a.joined is not None and b.joined is not None:
+        return parts(op, a.joined + sign * b.joined)
     return full_shape(op, Complex(a.real + sign * b.real, a.imag + sign * b.imag))
 
 
@@ -142,16 +167,38 @@ def _product(op: AtenBuilder, a: Complex, b: Complex, times: Callable[[Value, Va
     )  # fmt: skip
 
 
+def joined_product(op: AtenBuilder, a: Complex, b: Complex, equation: str) -> Complex | None:
+    """Return an einsum of two tensors as one operator on pairs; None if the parts of both were computed apart."""
+    if a.joined is None and b.joined is None:
+        return None
+    factors = [pair(op, as_complex(op, x)) for x in (a, b)]
+    return parts(op, op.composite("ComplexEinsum", *factors, equation=equation))
+
+
+def _elementwise(a: Complex, b: Complex) -> str | None:
+    """The equation of a product of elements; None if a rank is not known."""
+    if a.real.shape is None or b.real.shape is None:
+        return None
+    ranks = len(a.real.shape), len(b.real.shape)
+    letters = string.ascii_letters[: max(ranks)]
+    first, second = (letters[len(letters) - rank :] for rank in ranks)
+    return f"{first},{second}->{letters}"
+
+
 @on_complex("mul")
 def mul(op: AtenBuilder, a: Term, b: Term) -> Complex:
-    if isinstance(a, Complex) and isinstance(b, Complex | complex):
-        return _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y)
     if isinstance(b, Complex):
         a, b = b, a
+    if isinstance(a, Complex) and isinstance(b, Complex):
+        equation = _elementwise(a, b)
+        y = None if equation is None else joined_product(op, a, b, equation)
+        return _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y) if y is None else y
     if isinstance(b, complex):
         return full_shape(op, _product(op, as_complex(op, a), as_complex(op, b), lambda x, y: x * y))
     assert isinstance(a, Complex | complex) and not isinstance(b, Complex)
     a, factor = as_complex(op, a), op.cast(b, op.dtype)
+    if a.joined is not None and not isinstance(b, ir.Value):
+        return parts(op, a.joined * factor)
     return Complex(a.real * factor, a.imag * factor)
 
 
@@ -191,12 +238,14 @@ def exp(op: AtenBuilder, x: Complex) -> Complex:
 
 def pair(op: AtenBuilder, x: Complex) -> Value:
     """Return both parts along a last dimension of two."""
+    if x.joined is not None:
+        return x.joined
     return op.Concat(op.Unsqueeze(x.real, [-1]), op.Unsqueeze(x.imag, [-1]), axis=-1)
 
 
 def parts(op: AtenBuilder, x: ir.Value) -> Complex:
     """Return the complex tensor whose parts lie along the last dimension of `x`."""
-    return Complex(*(op.Squeeze(part, [-1]) for part in op.Split(x, axis=-1, num_outputs=2, outputs=2)))
+    return Complex(*(op.Squeeze(part, [-1]) for part in op.Split(x, axis=-1, num_outputs=2, outputs=2)), joined=x)
 
 
 @on_complex("abs")

@@ -17,13 +17,14 @@ from ontrain.capture.aten.complex import (
     div,
     exp,
     full_shape,
+    joined_product,
     mul,
     on_complex,
 )
 from ontrain.capture.aten.creation import filled
 from ontrain.capture.aten.registry import find
 from ontrain.capture.context import AtenBuilder
-from ontrain.operators import Value
+from ontrain.operators import Value, subscripts
 
 __all__: list[str] = []
 
@@ -56,6 +57,13 @@ def _real(op: AtenBuilder) -> Any:
 
 @on_complex("einsum")
 def einsum(op: AtenBuilder, equation: str, operands: Sequence[Term], *, path: object = None) -> Complex:
+    if len(operands) == 2 and all(isinstance(operand, Complex) for operand in operands):
+        terms, result = subscripts(equation, [len(shape) for shape in op.listed_shapes(1)])
+        spelled = f"{','.join(terms)}->{result}"
+        if all(len(set(term)) == len(term) for term in terms):
+            y = joined_product(op, *operands, spelled)
+            if y is not None:
+                return y
     return _multilinear(op, operands, lambda *factors: op.Einsum(*factors, equation=equation))
 
 
@@ -97,7 +105,8 @@ def square(op: AtenBuilder, x: Complex) -> Complex:
 
 @on_complex("copy", "copy_")
 def copy(op: AtenBuilder, x: Term, new: Term, *_: object) -> Complex:
-    return full_shape(op, as_complex(op, new))
+    same = isinstance(new, Complex) and op.input_shape(1) == op.shape
+    return as_complex(op, new) if same else full_shape(op, as_complex(op, new))
 
 
 @on_complex("where")

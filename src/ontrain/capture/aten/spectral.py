@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from ontrain.capture.aten.complex import Complex, on_complex
+from ontrain.capture.aten.complex import Complex, on_complex, pair, parts
 from ontrain.capture.context import AtenBuilder, Dim
 from ontrain.operators import Value
 
@@ -27,9 +27,7 @@ def _sizes(op: AtenBuilder, dim: Sequence[int]) -> list[Dim]:
 
 def _transformed(op: AtenBuilder, x: Value | Complex, dim: int, length: Dim | None = None, **how: int) -> Any:
     """Emit a DFT of a real or complex tensor along one axis; its result has an axis of one or two more."""
-    parts = [x.real, x.imag] if isinstance(x, Complex) else [x]
-    pairs = [op.Unsqueeze(part, [-1]) for part in parts]
-    joined = op.Concat(*pairs, axis=-1) if len(pairs) > 1 else pairs[0]
+    joined = pair(op, x) if isinstance(x, Complex) else op.Unsqueeze(x, [-1])
     axis = op.const(np.array(dim % len(op.input_shape(0))))
     return op.DFT(joined, None if length is None else op.scalar(length), axis, **how)
 
@@ -37,7 +35,7 @@ def _transformed(op: AtenBuilder, x: Value | Complex, dim: int, length: Dim | No
 def _apart(op: AtenBuilder, pairs: Any, shape: Sequence[Dim]) -> Complex:
     """The two parts of what a DFT gives, of a shape that is known."""
     parts = [op.Squeeze(op.Slice(pairs, [i], [i + 1], [-1]), [-1]) for i in (0, 1)]
-    return Complex(*(op.typed(part, shape) for part in parts))
+    return Complex(*(op.typed(part, shape) for part in parts), joined=op.typed(pairs, [*shape, 2]))
 
 
 def _to_the_power(op: AtenBuilder, x: Value | Complex, sizes: Sequence[Dim], exponent: float) -> Value | Complex:
@@ -49,7 +47,9 @@ def _to_the_power(op: AtenBuilder, x: Value | Complex, sizes: Sequence[Dim], exp
         factor = op.cast(1 / count if exponent == -1 else count**exponent, op.dtype)
     else:
         factor = op.Pow(op.cast(count, op.dtype), op.cast(exponent, op.dtype))
-    return Complex(x.real * factor, x.imag * factor) if isinstance(x, Complex) else x * factor
+    if not isinstance(x, Complex):
+        return x * factor
+    return Complex(x.real * factor, x.imag * factor) if x.joined is None else parts(op, x.joined * factor)
 
 
 _EXPONENTS = (0.0, -0.5, -1.0)

@@ -10,8 +10,14 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ontrain.training.ortmodule import ORTModule
+from tests.providers.bodies import compare, lowered_in
 
 _LENGTHS = {"b": 6, "h": 5, "m": 4, "d": 3, "n": 7, "f": 8, "l": 1}
+
+
+@lowered_in("einsum")
+def test_kernels_equal_the_bodies(sample, rng):
+    compare(sample, rng, "TorchExecutionProvider")
 
 
 class Product(nn.Module):

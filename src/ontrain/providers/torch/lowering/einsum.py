@@ -1,4 +1,7 @@
-"""Einsum: products of elements by `mul`, with a sum behind where that spares copies; everything else is ATen's."""
+"""Einsum: products of elements by `mul`, with a sum behind where that spares copies; everything else is ATen's.
+
+Complex tensors are pairs along a last axis, which ATen's kernels see as complex numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from ontrain.operators import static_dims, subscripts
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.registry import attributes, lowers
+from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
 
 __all__: list[str] = []
 
@@ -36,6 +39,27 @@ def einsum(e: Emitter, node: ir.Node) -> None:
             return
     assert static_dims(node.outputs[0]) is not None
     e.compute(torch.einsum, equation, *inputs, outs=[out], fresh=len(inputs) > 1)
+
+
+@lowers_composite("ComplexEinsum")
+def complex_einsum(e: Emitter, node: ir.Node) -> None:
+    a, b, out = (_complex(e, buf) for buf in (*map(e.value, node.inputs), e.out(node.outputs[0])))
+    equation = attributes(node)["equation"]
+    if attributes(node).get("conjugate", 0):
+        b = e.call(torch.conj_physical, b, out=e.new(b.shape, b.dtype))
+    terms, result = subscripts(equation, [len(buf.shape) for buf in (a, b)])
+    if set(result) == set("".join(terms)):
+        e.call(torch.mul, _aligned(e, a, terms[0], result), _aligned(e, b, terms[1], result), out=out)
+    else:
+        e.compute(torch.einsum, equation, a, b, outs=[out])
+
+
+def _complex(e: Emitter, buf: Buf) -> Buf:
+    """Pairs of real numbers as complex ones, copied only if a pair does not lie side by side."""
+    try:
+        return e.view(buf, torch.view_as_complex)
+    except RuntimeError:
+        return e.view(e.contiguous(buf), torch.view_as_complex)
 
 
 def _no_letter_twice(*terms: str) -> bool:
