@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from tests.slices import sliced
+from tests.slices import beginning_elsewhere, sliced
 
 # Examples build graphs and run them, so a deadline would only measure how busy the machine is.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -52,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-cases", action="store_true", help="run all cases of tests marked sampled, as --thorough does, too"
     )
     parser.addoption("--slice", metavar="K/N", help="run the K-th of N parts of the tests that are chosen otherwise")
+    parser.addoption("--turn", type=int, default=0, help="begin a part at another test each turn (0)")
     parser.addoption(
         "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
     )
@@ -77,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--thorough"):
         remaining = [item for item in remaining if not item.get_closest_marker("thorough")]
     if config.getoption("--slice"):
-        remaining = sliced(remaining, config.getoption("--slice"))
+        remaining = beginning_elsewhere(sliced(remaining, config.getoption("--slice")), config.getoption("--turn"))
     chosen = set(remaining)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = remaining

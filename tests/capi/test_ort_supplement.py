@@ -16,7 +16,7 @@ from torch import nn
 from ontrain import OptionError, ort_supplement
 from tests.training.conftest import make_trainer
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = [pytest.mark.sampled(2), pytest.mark.usefixtures("captured_once")]
 
 LENGTH = 6
 

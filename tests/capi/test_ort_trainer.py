@@ -33,6 +33,8 @@ from ontrain.capi.ort_trainer import (
 from ontrain.training import amp, optim
 from tests.training.conftest import Net, batches, make_trainer, token_loss
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 RATE = IODescription("Learning_Rate", [1], torch.float32)
 
 

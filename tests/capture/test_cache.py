@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import types
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ontrain import OptionError
 from ontrain.capture import capture, module_capture as capturing
 from ontrain.capture.cache import cache as caching, folder as folders, open_cache
 from ontrain.graph import to_text
+from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients
 
@@ -192,6 +194,43 @@ def test_what_was_replaced_in_memory_is_noticed(changed, filled, exports, monkey
     monkeypatch.setattr(*changed)
     ask(Net())
     assert len(exports) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    longest: int
+    scales: tuple[float, ...] = (1.0,)
+
+
+class Limited(nn.Linear):
+    def __init__(self, limits):
+        super().__init__(4, 4)
+        self.limits = limits
+
+    def forward(self, x):
+        return super().forward(x)[:, : self.limits.longest] * self.limits.scales[0]
+
+
+def test_an_object_with_slots_is_compared_by_what_they_hold(exports):
+    x = torch.randn(3, 4)
+    for count, limits in enumerate((Limits(2), Limits(3), Limits(3, (2.0,))), 1):
+        for _ in range(2):
+            ask(Limited(limits), x)
+            assert len(exports) == count
+
+
+def test_a_trainer_of_a_described_module_finds_the_graph_of_the_one_before(exports):
+    described = {"inputs": [("x", ["n", 4]), ("y", ["n", 4])], "outputs": [("loss", [], True), ("output", ["n", 4])]}
+    x, y = torch.randn(2, 3, 4)
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        trainer = ORTTrainer(
+            nn.Linear(4, 4), described, optim.SGDConfig(lr=0.1), nn.functional.mse_loss, {"device": {"id": "cpu"}}
+        )
+        losses.append([trainer.train_step(x, y)[0] for _ in range(2)])
+        assert len(exports) == 1
+    assert losses[0] == losses[1]
 
 
 def test_another_call_is_captured_anew(filled, exports):

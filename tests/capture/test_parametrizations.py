@@ -19,6 +19,11 @@ LAYERS = {
     "parametrizations.spectral_norm": lambda: parametrizations.spectral_norm(nn.Linear(4, 3)),
     "weight_norm": lambda: old_weight_norm(nn.Linear(4, 3)),
     "parametrizations.weight_norm": lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
+    "weight_norm of columns": lambda: parametrizations.weight_norm(nn.Linear(4, 3), dim=1),
+    "weight_norm of the whole": lambda: parametrizations.weight_norm(nn.Linear(4, 3), dim=None),
+    "weight_norm of a convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 2)), parametrizations.weight_norm(nn.Conv1d(2, 3, 2), dim=2)
+    ),
 }
 
 
@@ -38,3 +43,12 @@ def test_a_computed_weight_trains_as_in_eager(name):
     y.square().sum().backward()
     for ours, theirs in zip(wrapped.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1, None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_weight_norm_is_no_reason_to_write_the_program_anew(dim, dtype, monkeypatch):
+    monkeypatch.setattr("ontrain.capture.program.decomposed", lambda program: pytest.fail("written anew"))
+    layer = parametrizations.weight_norm(nn.Linear(4, 3), dim=dim).to(dtype)
+    x = torch.randn(5, 4, dtype=dtype)
+    torch.testing.assert_close(ORTModule(layer)(x), layer(x))

@@ -10,6 +10,8 @@ import pytest
 from ontrain.training import ORTTrainer
 from tests.golden.cases import CASES, FOLDER, eager, fresh
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(

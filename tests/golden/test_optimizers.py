@@ -10,6 +10,8 @@ import pytest
 from ontrain.training import ORTTrainer, amp
 from tests.golden.optimizers import FOLDER, LENGTH, RUNS, STEPS, WORDS, eager, fresh, loss_of
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 DESC = {
     "inputs": [("src", [LENGTH, "batch"]), ("label", ["rows"])],
     "outputs": [("loss", [], True), ("output", [LENGTH, "batch", WORDS])],

@@ -21,9 +21,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.slices import beginning_elsewhere
 from tests.thorough.page import Row, read_rows, render, today, versions
 from tests.thorough.parts import PARTS, Part, parts_of
-from tests.thorough.rotation import day_of_history
+from tests.thorough.rotation import turn_and_day_of_history
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "thorough.md"
@@ -40,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write docs/thorough.md")
     parser.add_argument("--minutes", type=float, help="for all chosen parts together (8 with --today, else no limit)")
     options = parser.parse_args(arguments)
-    chosen = list(parts_of(day_of_history(ROOT))) if options.today else PARTS
+    turn, day = turn_and_day_of_history(ROOT) if options.today else (0, 0)
+    chosen = beginning_elsewhere(parts_of(day), turn) if options.today else PARTS
     chosen = [part for part in PARTS if part.name in options.part] if options.part else chosen
     if options.list:
         for part in chosen:
@@ -48,29 +50,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     minutes = options.minutes or (TODAYS_MINUTES if options.today else None)
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    failed = [part.name for part in chosen if not _passes(part, end, options.write)]
+    failed = [part.name for part in chosen if not _passes(part, turn, end, options.write)]
     print(f"thorough: {len(failed)} of {len(chosen)} parts failed" + (f": {', '.join(failed)}" if failed else ""))
     return bool(failed)
 
 
-def _passes(part: Part, end: float | None, write: bool) -> bool:
+def _passes(part: Part, turn: int, end: float | None, write: bool) -> bool:
     print(f"\n-- {part.name}: {part.text()}", flush=True)
     missing = part.missing()
     if missing is not None:
         print(f"left out: {missing}")
         _note(part, f"left out: {missing}", write)
         return True
-    code, result = _run(part, None if end is None else end - time.monotonic())
+    code, result = _run(part, turn, None if end is None else end - time.monotonic())
     result = f"**failed**: {result}" if code else result
     print(f"-- {part.name}: {result}", flush=True)
     _note(part, result, write)
     return code == 0
 
 
-def _run(part: Part, seconds: float | None) -> tuple[int, str]:
+def _run(part: Part, turn: int, seconds: float | None) -> tuple[int, str]:
     """Return the exit code, 0 if the clock stopped it, and the last line that the command prints."""
     process = subprocess.Popen(
-        part.argv(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        part.argv(turn), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     stopped = threading.Event()
 

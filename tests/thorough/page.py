@@ -24,6 +24,8 @@ copy of the sources that the tests have to notice, damaged files, other Pythons.
 The parts are dealt out to seven days. With each commit CI runs the parts of one day, for eight minutes at most, and for
 less where all else took long. Only days with commits count: after seven of them every part had its turn, however many
 days without commits lie between. A branch that brings commits of several days moves on by as many days.
+What the clock cuts off comes in a later round: each round of seven days begins with another of a day's parts, and a
+part of tests with another test.
 
 `make thorough ARGS=--write` writes the table. A part has a result in it once the part has run.
 

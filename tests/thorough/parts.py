@@ -42,13 +42,14 @@ class Part:
             return f"there is no Python {self.python}"
         return None
 
-    def argv(self) -> list[str]:
-        """Return the command with the interpreters that are found here."""
+    def argv(self, turn: int = 0) -> list[str]:
+        """Return the command with the interpreters that are found here; a slice of tests begins elsewhere each turn."""
         replacements = {
             "python": sys.executable,
             "PYTHON=": f"PYTHON={find_python(self.python)}" if self.python else "",
         }
-        return [replacements.get(word, word) for word in self.command]
+        further = ["--turn", str(turn)] if turn and "--slice" in self.command else []
+        return [*(replacements.get(word, word) for word in self.command), *further]
 
     def interpreter(self) -> str:
         """Return the Python that runs the tests: this one, or that of the environment which the command makes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import platform
 import subprocess
@@ -13,10 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from tests.slices import beginning_elsewhere
 from tests.thorough import __main__ as thorough
 from tests.thorough.page import NOT_YET, Row, read_rows, render, versions
 from tests.thorough.parts import DAYS, PARTS, Part, parts_of
-from tests.thorough.rotation import day_of, day_of_history
+from tests.thorough.rotation import turn_and_day, turn_and_day_of_history
 
 DATES = st.dates(datetime.date(2024, 1, 1), datetime.date(2030, 1, 1))
 
@@ -30,7 +32,7 @@ def test_seven_days_with_landings_run_every_part_whatever_lies_between_them(befo
         day += datetime.timedelta(gap)
         for _ in range(landings):  # of one day, all of the same parts
             history.append(str(day))
-            seen.add(day_of(history))
+            seen.add(turn_and_day(history)[1])
     assert seen == set(range(DAYS))
     assert {part for day in seen for part in parts_of(day)} == set(PARTS)
 
@@ -46,6 +48,33 @@ def test_every_day_has_parts_and_every_part_a_day():
         }
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("count", "finished", "turns"), [(700, 0.5, 4), (700, 0.25, 8), (700, 0.1, 20), (3, 0.4, 5)])
+def test_what_the_clock_cuts_off_has_its_turn(workers, count, finished, turns):
+    seen = set()
+    for turn in range(turns):
+        order = beginning_elsewhere(range(count), turn)
+        assert sorted(order) == list(range(count))
+        share = -(-count // workers)  # each worker begins at the front of its own
+        for first in range(0, count, share):
+            seen.update(order[first : first + share][: math.ceil(finished * share)])
+    assert seen == set(range(count))
+
+
+def test_each_turn_of_a_day_begins_with_another_part_and_test(monkeypatch):
+    asked = []
+    monkeypatch.setattr(thorough, "_passes", lambda part, turn, end, write: asked.append((part, turn)) or True)
+    for turn in range(8):
+        monkeypatch.setattr(thorough, "turn_and_day_of_history", lambda root, turn=turn: (turn, 1))
+        assert thorough.main(["--today"]) == 0
+    parts = parts_of(1)
+    rounds = [asked[at : at + len(parts)] for at in range(0, len(asked), len(parts))]
+    assert all({part for part, _ in each} == set(parts) for each in rounds)
+    assert {each[0][0] for each in rounds} == set(parts)
+    sliced = [part for part in parts if "--slice" in part.command]
+    assert sliced and all(part.argv(3)[-2:] == ["--turn", "3"] for part in sliced)
+
+
 def git(folder: Path, *arguments: str, date: str = "2026-01-01") -> None:
     who = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     when = {"GIT_AUTHOR_DATE": f"{date}T12:00:00Z", "GIT_COMMITTER_DATE": f"{date}T12:00:00Z"}
@@ -58,16 +87,17 @@ def test_the_day_is_read_off_the_history(tmp_path):
     git(origin, "init", "-q")
     for number, date in enumerate(["2026-01-05", "2026-01-05", "2026-01-09", "2026-02-02"]):
         git(origin, "commit", "-q", "--allow-empty", "-m", str(number), date=date)
-    assert day_of_history(origin, today) == 3
+    assert turn_and_day_of_history(origin, today) == (0, 3)
     clone, shallow, plain = tmp_path / "clone", tmp_path / "shallow", tmp_path / "plain"
     git(tmp_path, "clone", "-q", f"file://{origin}", str(clone))
-    assert day_of_history(clone, today) == 3
+    assert turn_and_day_of_history(clone, today) == (0, 3)
     # Without a whole history the calendar has to do.
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{origin}", str(shallow))
     plain.mkdir()
     (clone / "inside").mkdir()
     for folder in (shallow, plain, clone / "inside"):
-        assert {day_of_history(folder, today + datetime.timedelta(n)) for n in range(DAYS)} == set(range(DAYS))
+        days = {turn_and_day_of_history(folder, today + datetime.timedelta(n))[1] for n in range(DAYS)}
+        assert days == set(range(DAYS))
 
 
 def test_the_page_keeps_rows_and_says_what_was_not_run(tmp_path):

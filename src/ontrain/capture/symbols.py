@@ -115,13 +115,8 @@ class Symbols:
             seen: the result as torch sees it.
             value: the same in the graph.
         """
-        if not self.by_values:
-            return
-        for axis, size in enumerate(seen.shape):
-            symbol = size_of(size.node.expr).as_symbol if isinstance(size, torch.SymInt) else None
-            if symbol is not None and symbol not in self._sources and symbol not in self._names:
-                self._sources[symbol] = (value, axis)
-                self._derived.add(symbol)
+        if self.by_values:
+            self._say(seen, value)
 
     def derive(self, val: torch.Tensor, value: ir.Value, arguments: Iterable[Any]) -> None:
         """Let sizes that torch does not know vary, if the numbers that make them follow from shapes alone.
@@ -134,7 +129,10 @@ class Symbols:
         numbers = {symbol for argument in arguments if isinstance(argument, Size) for symbol in argument.symbols()}
         if not numbers & self._derived or not numbers <= self._known():
             return
-        for axis, size in enumerate(val.shape):
+        self._say(val, value)
+
+    def _say(self, seen: torch.Tensor, value: ir.Value) -> None:
+        for axis, size in enumerate(seen.shape):
             symbol = size_of(size.node.expr).as_symbol if isinstance(size, torch.SymInt) else None
             if symbol is not None and symbol not in self._sources and symbol not in self._names:
                 self._sources[symbol] = (value, axis)

@@ -16,6 +16,8 @@ from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 from tests.providers.torch.recorder import CpuRecorder, recorded
 
+pytestmark = pytest.mark.usefixtures("captured_once")
+
 STEPS = 5
 
 

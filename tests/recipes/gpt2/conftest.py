@@ -12,6 +12,11 @@ RECIPE = ROOT / "recipes" / "gpt2"
 sys.path[:0] = [str(RECIPE), str(RECIPE.parent), str(Path(__file__).parent)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _captured_once(captured_once: None) -> None:
+    """In every module here."""
+
+
 @pytest.fixture(scope="session")
 def prose() -> str:
     """English that comes with every Python: what `help()` says of its language."""

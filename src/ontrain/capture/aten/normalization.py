@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.capture.aten.precision import in_single
+from ontrain.capture.aten.reduction import length
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder, Dim, dtype_of
 from ontrain.operators import Value
@@ -52,6 +53,15 @@ def rms_norm(
     y = x * inverse
     y = op.cast(y if weight is None else y * op.cast(weight, x.dtype), op.dtype)
     return (y, op.cast(inverse, _moments_dtype(op))) if "fused" in str(op.node.target) else y
+
+
+@aten("_weight_norm")
+@in_single
+def weight_norm(op: AtenBuilder, v: Value, g: Value, dim: int = 0) -> Value:
+    """v at the length g; of v each slice along `dim` has a length, and all of v has one where `dim` is -1."""
+    rank = len(op.input_shape(0))
+    axes = None if dim == -1 else [axis for axis in range(rank) if axis != dim % rank]
+    return v * (g / length(op, v, 2, axes, True))
 
 
 def _ones_and_zeros(op: AtenBuilder, x: Value, *per_channel: Value | None) -> tuple[Any, Any]:

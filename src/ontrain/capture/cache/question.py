@@ -216,15 +216,25 @@ class _Walk:
             return ["partial", inner(value.func), inner(list(value.args)), inner(dict(value.keywords))]
         if isinstance(value, types.BuiltinFunctionType) and _find(value.__module__, value.__name__) is value:
             return ["builtin", value.__module__, value.__name__]
-        if isinstance(value, torch.Tensor) or not hasattr(value, "__dict__"):
+        if isinstance(value, torch.Tensor) or not (hasattr(value, "__dict__") or _has_slots_alone(kind)):
             raise UncacheableError(f"{where} holds a {kind.__name__}")
         return ["object", self.type(kind), self._attributes(value, where, depth)]
 
     def _attributes(self, value: Any, where: str, depth: int) -> Any:
-        if any(getattr(base, "__slots__", ()) for base in type(value).__mro__):
-            raise UncacheableError(f"{where} holds a {type(value).__name__}, which has slots")
-        attributes = getattr(value, "__dict__", {})
+        slots = {
+            f"{base.__qualname__}.{key}": member.__get__(value)
+            for base in type(value).__mro__
+            if "__slots__" in vars(base)
+            for key, member in vars(base).items()
+            if isinstance(member, types.MemberDescriptorType) and hasattr(value, key)
+        }
+        attributes = {**getattr(value, "__dict__", {}), **slots}
         return [[key, self.value(item, where, depth + 1)] for key, item in attributes.items()]
+
+
+def _has_slots_alone(kind: type) -> bool:
+    """Whether all that an object of a class holds is in the slots that Python's classes name."""
+    return all("__slots__" in vars(base) for base in kind.__mro__ if base is not object)
 
 
 def _find(module: str | None, name: str) -> Any:
