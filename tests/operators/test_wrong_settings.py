@@ -196,3 +196,33 @@ def test_an_unknown_word_is_named_with_those_that_are_known(domain: str, op_type
     assert op_type in (error.node or "")
     known = ontrain.operators.OPERATORS[domain, op_type].choices[name]
     assert all(repr(word) in text for word in known if word)
+
+
+@pytest.mark.parametrize("labels", [{}, {"classlabels_strings": ["a", "b"], "classlabels_int64s": [0, 1]}])
+def test_a_map_of_no_labels_or_of_two_lists_is_refused_when_it_is_loaded(labels: dict[str, Any]) -> None:
+    node = helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", **labels)
+    x = helper.make_tensor_value_info("x", 1, [1, 2])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    y = onnx.ValueInfoProto(name="y")
+    model = helper.make_model(helper.make_graph([node], "maps", [x], [y]), opset_imports=opsets, ir_version=9)
+    with pytest.raises(ValueError, match=r"(?s)the attributes of ai.onnx.ml.ZipMap do not fit.*one list"):
+        ontrain.InferenceSession(model, providers=["TorchExecutionProvider"], strict_providers=True)
+    assert _stock_refuses(model.SerializeToString(), {"x": np.ones((1, 2), np.float32)})
+
+
+def test_an_activation_may_be_given_a_parameter_that_it_lacks() -> None:
+    model, feeds = _cases()[f"{MICROSOFT}.FusedGemm"][0]
+    content = _changed(model, "activation_gamma", 2.0)
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"], strict_providers=True)
+    stock = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], stock.run(None, feeds)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [-1.0, 0.5])
+def test_a_bound_of_a_layer_below_zero_is_none(clip: float) -> None:
+    model, feeds = _cases()["RNN"][0]
+    content = _changed(model, "clip", clip)
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"], strict_providers=True)
+    stock = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for ours, theirs in zip(session.run(None, feeds), stock.run(None, feeds), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

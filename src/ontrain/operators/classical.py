@@ -40,6 +40,12 @@ def _tables(node: ir.Node) -> str:
     return ""
 
 
+def _labels(node: ir.Node) -> str:
+    """Whether the node has one list of labels."""
+    names = [name for name in node.attributes if name.startswith("classlabels_")]
+    return "" if len(names) == 1 else f"it has {' and '.join(sorted(names)) or 'no labels'}; it needs one list of them"
+
+
 define("ArrayFeatureExtractor", _MODEL, stock=Stock.COMPARED)
 define("Binarizer", _MODEL, zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define(
@@ -119,4 +125,11 @@ define(
     choices=_TREES,
     stock=Stock.COMPARED,
 )
-define("ZipMap", _MODEL, no_gradient=_MAPS, smallest=Smallest({"classlabels_int64s": [0]}), stock=Stock.COMPARED)
+define(
+    "ZipMap",
+    _MODEL,
+    no_gradient=_MAPS,
+    fault=_labels,
+    smallest=Smallest({"classlabels_int64s": [0]}),
+    stock=Stock.COMPARED,
+)
