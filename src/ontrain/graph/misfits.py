@@ -24,10 +24,11 @@ def check_misfits(node: ir.Node) -> None:
         return
     shapes: list[tuple[int, ...]] = []
     for value in node.inputs:
-        dims = () if value is None else value.shape
-        if dims is None or not all(isinstance(dim, int) for dim in dims):
+        stated = () if value is None else value.shape
+        dims = tuple(dim for dim in stated or () if isinstance(dim, int))
+        if stated is None or len(dims) < len(stated):
             return
-        shapes.append(tuple(int(dim) for dim in dims))
+        shapes.append(dims)
     if reason := misfit(node, shapes):
         raise GraphError(
             f"the attributes of {node.op_type} do not fit its inputs",

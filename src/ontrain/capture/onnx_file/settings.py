@@ -27,7 +27,7 @@ def check_settings(node: ir.Node) -> None:
         value = _stated(node, name)
         stated = value if isinstance(value, tuple) else (value,)
         if value is not None and any(each not in known for each in stated):
-            _refuse(node, name, value, f"it must be one of {', '.join(map(repr, filter(_is_named, known)))}")
+            _refuse(node, name, value, f"it must be one of {', '.join(repr(word) for word in known if word != '')}")
     for name, least in record.least.items():
         value = _stated(node, name)
         if value is not None and value < least:
@@ -45,10 +45,6 @@ def check_settings(node: ir.Node) -> None:
 def _stated(node: ir.Node, name: str) -> Any:
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else attribute.value
-
-
-def _is_named(value: Any) -> bool:
-    return value != ""
 
 
 def _refuse(node: ir.Node, name: str, value: Any, reason: str) -> None:
