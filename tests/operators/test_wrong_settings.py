@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -18,6 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 import ontrain
 from ontrain.errors import OntrainError, ProviderError
+from ontrain.functions.registry import adopted
 from tests.autodiff.graphs import SampleGraph
 from tests.autodiff.samples.adopted import CONTRIBUTED
 
@@ -226,3 +228,25 @@ def test_a_bound_of_a_layer_below_zero_is_none(clip: float) -> None:
     stock = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for ours, theirs in zip(session.run(None, feeds), stock.run(None, feeds), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "schema", sorted(_contributed().values(), key=lambda schema: schema.name), ids=lambda s: s.name
+)
+def test_a_body_takes_every_attribute_that_the_schema_has(schema: Any) -> None:
+    """So a file may state a default, also of an attribute that is newer than the body."""
+    described = adopted.get((MICROSOFT, schema.name))
+    if described is None:
+        pytest.skip("it has no body of ours")
+    parameters = inspect.signature(described.body).parameters.values()
+    names = {parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    assert takes_all or names >= schema.attributes.keys()
+
+
+def test_a_weight_may_be_said_to_be_in_no_processors_own_order() -> None:
+    model, feeds = _cases()[f"{MICROSOFT}.MatMulNBits"][0]
+    content = _changed(model, "weight_prepacked", 0)
+    session = ontrain.InferenceSession(content, providers=["TorchExecutionProvider"], strict_providers=True)
+    stock = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feeds)[0], stock.run(None, feeds)[0], rtol=1e-4, atol=1e-5)

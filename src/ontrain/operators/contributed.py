@@ -16,6 +16,22 @@ _QUANTISED = ("NONE", "PER_TENSOR", "PER_CHANNEL", "none", "per_tensor", "per_ch
 _HEADS = {"num_heads": 1}
 _EXPERTS = {"normalize_routing_weights": SWITCH, "swiglu_fusion": (0, 1, 2)}
 
+_BITS = {f"fc{layer}_expert_weight_bits": (2, 4, 8) for layer in (1, 2, 3)}
+
+
+def _odd_blocks(node: ir.Node) -> str:
+    """Blocks of quantised numbers are as long as a power of two."""
+    size = node.attributes.get_int("block_size", 0)
+    return f"its block_size is {size}, and no power of 2" if size & (size - 1) else ""
+
+
+def _unknown_heads(node: ir.Node) -> str:
+    """Where a part of each head turns, the file says how many heads there are."""
+    part = node.attributes.get_int("rotary_embedding_dim", 0)
+    if not part or node.attributes.get_int("num_heads", 0):
+        return ""
+    return f"its rotary_embedding_dim is {part}, and num_heads is 0 or left out"
+
 
 def _empty_window(node: ir.Node) -> str:
     """A window of no tokens hides all of them; -1 stands for none."""
@@ -39,7 +55,7 @@ define("FastGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
 define("FusedConv", domain=MICROSOFT, convolves=True, single=True, stock=Stock.BODY, choices=AUTO_PAD)
 define("FusedGemm", domain=MICROSOFT, in_encoders=True, stock=Stock.BODY)
 define("FusedMatMul", domain=MICROSOFT, in_encoders=True, stock=Stock.KERNEL)
-define("GatherBlockQuantized", domain=MICROSOFT)
+define("GatherBlockQuantized", domain=MICROSOFT, choices={"bits": (2, 4, 8)}, fault=_odd_blocks)
 define("GatherND", domain=MICROSOFT)
 define("Gelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True, stock=Stock.KERNEL)
 define("GreedySearch", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
@@ -60,13 +76,16 @@ define(
         "causal": SWITCH,
         "k_quant_type": _QUANTISED,
         "v_quant_type": _QUANTISED,
+        "kv_cache_bit_width": (0, 4, 8),
     },
     least={**_HEADS, "softcap": 0, "local_window_size": -1},
     fault=_empty_window,
 )
 define("Inverse", domain=MICROSOFT)
 define("LinearAttention", domain=MICROSOFT)
-define("MatMulBnb4", domain=MICROSOFT, choices={"quant_type": (0, 1)}, least={"N": 1, "block_size": 16})
+define(
+    "MatMulBnb4", domain=MICROSOFT, choices={"quant_type": (0, 1)}, least={"N": 1, "block_size": 16}, fault=_odd_blocks
+)
 define("MatMulIntegerToFloat", domain=MICROSOFT)
 define("MatMulNBits", domain=MICROSOFT, choices={"bits": (2, 4, 8)}, least={"N": 1, "K": 1})
 define("MoE", domain=MICROSOFT, choices=_EXPERTS, least={"k": 1})
@@ -78,7 +97,7 @@ define("NhwcMaxPool", domain=MICROSOFT, choices=AUTO_PAD, fault=wide_pads)
 define("Pad", domain=MICROSOFT, settings=(1,))
 define("QAttention", domain=MICROSOFT, choices={"unidirectional": SWITCH}, least=_HEADS)
 define("QEmbedLayerNormalization", domain=MICROSOFT, least={"epsilon": 0})
-define("QMoE", domain=MICROSOFT, choices=_EXPERTS, least={"k": 1, "block_size": 0})
+define("QMoE", domain=MICROSOFT, choices={**_EXPERTS, **_BITS}, least={"k": 1, "block_size": 0}, fault=_odd_blocks)
 define("QGemm", domain=MICROSOFT)
 define("QLinearAdd", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearAveragePool", domain=MICROSOFT, stock=Stock.KERNEL, choices=AUTO_PAD, fault=wide_pads)
@@ -93,7 +112,13 @@ define("QLinearWhere", domain=MICROSOFT)
 define("QuantizeLinear", domain=MICROSOFT)
 define("QuickGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
 define("Range", domain=MICROSOFT, settings=(0, 1, 2))
-define("RotaryEmbedding", domain=MICROSOFT, choices={"interleaved": SWITCH}, least={"rotary_embedding_dim": 0})
+define(
+    "RotaryEmbedding",
+    domain=MICROSOFT,
+    choices={"interleaved": SWITCH},
+    least={"rotary_embedding_dim": 0},
+    fault=_unknown_heads,
+)
 define("Sampling", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
 define("SkipLayerNormalization", domain=MICROSOFT, in_encoders=True, least={"epsilon": 0})
 define("SkipSimplifiedLayerNormalization", domain=MICROSOFT, in_encoders=True, least={"epsilon": 0})
