@@ -27,8 +27,8 @@ def _odd_blocks(node: ir.Node) -> str:
 
 def _unknown_heads(node: ir.Node) -> str:
     """Where a part of each head turns, the file says how many heads there are."""
-    part = node.attributes.get_int("rotary_embedding_dim", 0)
-    if not part or node.attributes.get_int("num_heads", 0):
+    part, heads = (node.attributes.get_int(name, 0) for name in ("rotary_embedding_dim", "num_heads"))
+    if not part or heads:
         return ""
     return f"its rotary_embedding_dim is {part}, and num_heads is 0 or left out"
 
