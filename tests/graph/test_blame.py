@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ontrain import GraphError, ProviderError
-from ontrain.graph import Builder, annotate, blamed_on, new_model
+from ontrain.graph import Builder, annotate, blamed_on, blamed_on_whole, new_model
 from tests.graph.values import value
 
 
@@ -46,3 +46,16 @@ def test_a_failed_assertion_is_called_a_gap_of_ours(node):
 def test_what_says_to_stop_is_no_refusal(node):
     with pytest.raises(KeyboardInterrupt), blamed_on(node, "something"):
         raise KeyboardInterrupt
+
+
+def test_an_error_in_the_body_of_an_operator_names_the_operators_own_node(node):
+    with pytest.raises(GraphError) as caught, blamed_on_whole(node, "Exp cannot be written in other operators"):
+        raise GraphError("no", node="Tanh(y)", reason="it is late")
+    assert "Exp" in caught.value.node and caught.value.reason == "no: Tanh(y): it is late"
+    assert caught.value.source == "model.py:7: y = x.exp()"
+
+
+def test_an_error_that_names_the_operators_own_node_stays_as_it_is(node):
+    with pytest.raises(GraphError) as caught, blamed_on_whole(node, "something"), blamed_on(node, "Exp is late"):
+        raise ValueError("no")
+    assert caught.value.problem == "Exp is late"

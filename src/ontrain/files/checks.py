@@ -31,10 +31,11 @@ _FIELD = {
 # Native shape inference and kernels divide by these.
 _POSITIVE = (
     "strides", "dilations", "kernel_shape", "group", "blocksize", "num_outputs", "num_groups", "hidden_size",
-    "num_heads", "q_num_heads", "kv_num_heads", "size", "pooled_shape",
+    "q_num_heads", "kv_num_heads", "size", "pooled_shape",
 )  # fmt: skip
-# RoiAlign's default, zero samples, stands for as many as a region's size asks for.
-_LEAST = {**dict.fromkeys(_POSITIVE, 1), "sampling_ratio": 0}
+# RoiAlign's default, zero samples, stands for as many as a region's size asks for. RotaryEmbedding's, zero heads, for
+# as many as there are. Native inference reads shapes at batch_dims without looking.
+_LEAST = {**dict.fromkeys(_POSITIVE, 1), "sampling_ratio": 0, "num_heads": 0, "batch_dims": 0}
 # Native shape inference reads 32 bits of some of these: 2^40 is off to it, and on to whoever looks at the number.
 _SWITCHES = frozenset({
     "transA", "transB", "keepdims", "ceil_mode", "count_include_pad", "storage_order", "exclusive", "reverse",

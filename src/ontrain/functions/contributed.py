@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ontrain.functions.contributed_types import Types, standard_types
 from ontrain.functions.registry import composite
-from ontrain.graph import Builder, static_dims
+from ontrain.graph import Builder, schema_of, static_dims
 from ontrain.operators import Value
 
 __all__ = ["product_types"]
@@ -107,7 +107,9 @@ def fused_gemm(
     """An activation of a Gemm."""
     y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transA=transA, transB=transB)
     rest = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
-    return getattr(op, activation)(y, **rest) if activation else y
+    known = schema_of(activation)
+    taken = () if known is None else known.attributes
+    return op.call("", activation, [y], {k: v for k, v in rest.items() if k in taken}) if activation else y
 
 
 def _conv_types(inputs: Sequence[Any], **attributes: Any) -> Types:

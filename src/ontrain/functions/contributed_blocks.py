@@ -62,12 +62,14 @@ def matmul_bnb4(
 def matmul_n_bits(
     op: Builder, a: Value, b: Value, scales: Value, zero_points: Value | None = None, g_idx: Value | None = None,
     bias: Value | None = None,
-    *, K: int = 0, N: int = 0, bits: int = 4, block_size: int = 32, accuracy_level: int = 0,
+    *, K: int = 0, N: int = 0, bits: int = 4, block_size: int = 32, accuracy_level: int = 0, weight_prepacked: int = 0,
 ) -> Value:  # fmt: skip
     """a [… , K] times a weight [N, K] kept as `bits`-bit numbers with a scale and a zero point per block of a row.
 
     The weight itself takes no gradient; a, the scales and the bias do.
     """
+    if weight_prepacked:
+        raise NoBodyError("a weight in the order of another processor", "use CPUExecutionProvider")
     blocks = -(-K // block_size)
     numbers = _pieces(op, op.Cast(b, to=ir.DataType.UINT8), bits) if bits < 8 else b
     numbers = op.Reshape(numbers, [N, blocks, block_size])

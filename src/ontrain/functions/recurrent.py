@@ -308,7 +308,7 @@ def _are_usual(activations: Sequence[str]) -> bool:
 
 def _bounded(op: Builder, clip: float) -> Callable[[Any], Any]:
     """What an activation's argument goes through: clipping, if the layer clips."""
-    return (lambda x: op.Clip(x, -clip, clip)) if clip else (lambda x: x)
+    return (lambda x: op.Clip(x, -clip, clip)) if clip > 0 else (lambda x: x)
 
 
 def _summed(op: Builder, bias: Value) -> Value:

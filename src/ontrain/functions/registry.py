@@ -21,6 +21,7 @@ from ontrain.graph import (
     Rewrite,
     all_nodes,
     blamed_on,
+    blamed_on_whole,
     describe,
     rebuild,
     register_inference,
@@ -183,17 +184,20 @@ def expand(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> lis
         GraphError: our body cannot express this use of the operator.
     """
     described = lookup(node) or expansions.get((node.domain, node.op_type))
-    return inline_specified(op, node, inputs) if described is None else _emit(op, described, node, inputs)
+    if described is not None:
+        return _emit(op, described, node, inputs)
+    with blamed_on_whole(node, f"this use of {node.op_type} cannot be written in other operators"):
+        return inline_specified(op, node, inputs)
 
 
 def _emit(op: Builder, described: Composite, node: ir.Node, inputs: Sequence[ir.Value | None]) -> list[ir.Value | None]:
+    problem = f"this use of {node.op_type} cannot be written in other operators"
     try:
-        with blamed_on(node, f"this use of {node.op_type} cannot be written in other operators"), op.arithmetic():
+        with blamed_on_whole(node, problem), blamed_on(node, problem), op.arithmetic():
             outputs = described.body(op, *inputs, **attributes_of(node, described.defaults))
     except NoBodyError as error:
         raise GraphError(
-            f"this use of {node.op_type} cannot be written in other operators", node=describe(node),
-            source=source_of(node), reason=error.reason, way_out=error.way_out,
+            problem, node=describe(node), source=source_of(node), reason=error.reason, way_out=error.way_out,
         ) from error  # fmt: skip
     return list(outputs) if isinstance(outputs, tuple | list) else [outputs]
 

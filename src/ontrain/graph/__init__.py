@@ -1,6 +1,6 @@
 """Helpers on `onnx_ir.Model`: building, typing, folding, specialising, verifying, printing. No torch, no runtime."""
 
-from ontrain.graph.blame import blamed_on
+from ontrain.graph.blame import blamed_on, blamed_on_whole
 from ontrain.graph.bounds import check_sizes, nbytes
 from ontrain.graph.builder import Builder, content_of
 from ontrain.graph.control import (
@@ -83,6 +83,7 @@ __all__ = [
     "all_nodes",
     "annotate",
     "blamed_on",
+    "blamed_on_whole",
     "by_role",
     "captured",
     "choose",

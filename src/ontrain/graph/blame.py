@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.errors import GradientError, GraphError, OntrainError, ProviderError
 from ontrain.graph.source import describe, source_of
 
-__all__ = ["blamed_on"]
+__all__ = ["blamed_on", "blamed_on_whole"]
 
 # What numpy, torch, onnx's evaluator and a plain dictionary raise for values that an operator cannot take.
 _REFUSALS = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, AttributeError, MemoryError, OSError)
@@ -50,4 +50,21 @@ def blamed_on(node: ir.Node, problem: str, kind: type[OntrainError] = GraphError
             node=describe(node),
             source=source_of(node),
             reason=f"{type(error).__name__}: {text[0] if text else 'no message'}",
+        ) from error
+
+
+@contextmanager
+def blamed_on_whole(node: ir.Node, problem: str) -> Iterator[None]:
+    """Let an error of ontrain's that names a node of an operator's body name the operator's own node.
+
+    The nodes of a body stand in no file of the user's.
+    """
+    try:
+        yield
+    except OntrainError as error:
+        if error.node in (None, describe(node)):
+            raise
+        told = ": ".join(part for part in (error.problem, error.node, error.reason) if part)
+        raise type(error)(
+            problem, node=describe(node), source=source_of(node), reason=told, way_out=error.way_out
         ) from error

@@ -12,9 +12,10 @@ from onnx import shape_inference
 
 from ontrain.errors import GraphError
 from ontrain.graph.axes import check_axes
-from ontrain.graph.blame import blamed_on
+from ontrain.graph.blame import blamed_on, blamed_on_whole
 from ontrain.graph.blocks import check_blocks
 from ontrain.graph.indices import check_indices
+from ontrain.graph.misfits import check_misfits, check_result
 from ontrain.graph.source import describe, source_of
 from ontrain.operators import DOMAIN, OPSET, Rows, View, attribute_of, form_of, record_of, schema_of
 
@@ -73,9 +74,11 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     Raises:
         GraphError: the inputs do not fit the operator.
     """
+    check_misfits(node)
     ours = _ours.get((node.domain, node.op_type))
     if ours is not None:
-        with blamed_on(node, "the inputs do not fit the operator"):
+        problem = "the inputs do not fit the operator"
+        with blamed_on_whole(node, problem), blamed_on(node, problem):
             return ours(node)
     if schema_of(node.op_type, node.domain) is None:
         if record_of(node).foreign:
@@ -106,6 +109,9 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
                 _answers.clear()
             _answers[question] = answer
     like = _shape_to_take_on(node) if _TAKES_SHAPE in node.metadata_props else None
+    for inferred in answer:
+        if inferred is not None and inferred[1] is not None:
+            check_result(node, inferred[1])
     if like is not None and answer[0] is not None:
         answer = [(answer[0][0], like)]
     return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]

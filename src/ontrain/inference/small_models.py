@@ -55,11 +55,12 @@ class SmallModel:
     def of(cls, proto: onnx.ModelProto) -> SmallModel | None:
         """Return a model that may run so; None for a larger one, and where onnxruntime may compute something else."""
         graph = proto.graph
-        if proto.functions or graph.sparse_initializer or _is_larger(proto, _BYTES):
+        if proto.functions or graph.sparse_initializer:
             return None
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
             return None
-        if not all(map(computes, _nodes(graph))):
+        # Measuring a file writes it out, which takes longer than all the rest.
+        if not all(map(computes, _nodes(graph))) or _is_larger(proto, _BYTES):
             return None
         inputs = [value.type for value in graph.input]
         return cls(proto) if all(kind.tensor_type.elem_type for kind in inputs) else None

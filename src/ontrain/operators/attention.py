@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -11,7 +12,7 @@ from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.record import DOMAIN, Chance, Precision, Smallest, Stock, define
+from ontrain.operators.record import DOMAIN, SWITCH, Chance, Precision, Smallest, Stock, define
 
 __all__: list[str] = []
 
@@ -26,7 +27,31 @@ def _attention_grad_flops(node: ir.Node) -> int:
     return 4 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
 
 
-define("Attention")
+def _other_heads(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
+    """Whether operands that are cut into heads have as many as the node states."""
+    for name, at in (("q_num_heads", 0), ("kv_num_heads", 1)):
+        stated = node.attributes.get(name)
+        if stated is not None and len(shapes[at]) == 4 and shapes[at][1] != stated.value:
+            return f"its {name} is {stated.value}, and input {at} has {shapes[at][1]} heads"
+    return ""
+
+
+def _other_angles(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
+    """Whether there are cosines for half of the dimensions that turn."""
+    if len(shapes[0]) == 3 and not node.attributes.get_int("num_heads", 0):
+        return "attribute 'num_heads' is 0 or left out; it must be positive where the input is not cut into heads"
+    stated = node.attributes.get_int("rotary_embedding_dim", 0)
+    if not stated or 2 * shapes[1][-1] == stated:
+        return ""
+    return f"its rotary_embedding_dim is {stated}, and cos_cache has {shapes[1][-1]} columns"
+
+
+define(
+    "Attention",
+    misfit=_other_heads,
+    choices={"softmax_precision": (1, 10, 11, 16), "qk_matmul_output_mode": (0, 1, 2, 3)},
+    least={"softcap": 0},
+)
 define("LinearAttention", smallest=Smallest({"q_num_heads": 1, "kv_num_heads": 1}))
 define("AttentionGrad", domain=DOMAIN, flops=_attention_grad_flops)
 
@@ -64,7 +89,7 @@ def attention(
     return grads[: len(op.inputs)]
 
 
-define("RotaryEmbedding")
+define("RotaryEmbedding", misfit=_other_angles, choices={"interleaved": SWITCH}, least={"rotary_embedding_dim": 0})
 
 
 @gradient("RotaryEmbedding")

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of, size_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Precision, Stock, define
+from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Precision, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["resolved_pads"]
@@ -22,6 +22,14 @@ def _convolution(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[t
     if len(x) > 1 and len(w) > 1:
         transposed = node.op_type == "ConvTranspose"
         yield x[1], w[0] if transposed else w[1] * node.attributes.get_int("group", 1)
+
+
+def _other_windows(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
+    """Whether the windows that the node states are those of its filters, the second operand."""
+    stated, filters = node.attributes.get("kernel_shape"), shapes[1]
+    if stated is None or not stated.value or tuple(stated.value) == filters[2:]:
+        return ""
+    return f"its kernel_shape is {list(stated.value)}, and its filters have the shape {list(filters)}"
 
 
 def _conv_flops(node: ir.Node) -> int:
@@ -47,7 +55,7 @@ def _conv_transpose_grad_flops(node: ir.Node) -> int:
 
 
 define("CausalConvWithState")
-define("DeformConv")
+define("DeformConv", misfit=_other_windows)
 define("ConvGrad", domain=DOMAIN, flops=_conv_grad_flops)
 define("ConvTransposeGrad", domain=DOMAIN, flops=_conv_transpose_grad_flops)
 
@@ -70,6 +78,8 @@ def _halves(totals: Sequence[int], upper: bool) -> list[int]:
 define(
     "Conv",
     precision=Precision.HALF,
+    choices=AUTO_PAD,
+    misfit=_other_windows,
     agreeing=_convolution,
     flops=_conv_flops,
     convolves=True,
@@ -95,6 +105,8 @@ def conv(
 define(
     "ConvTranspose",
     precision=Precision.HALF,
+    choices=AUTO_PAD,
+    misfit=_other_windows,
     agreeing=_convolution,
     flops=_conv_transpose_flops,
     convolves=True,

@@ -15,14 +15,40 @@ from ontrain.operators.shapes import static_dims
 __all__ = ["affine_places"]
 
 define("AffineGrid", settings=(1,))
-define("GridSample", evaluator=Evaluator.IN_PART, stock=Stock.COMPARED)
+define(
+    "GridSample",
+    evaluator=Evaluator.IN_PART,
+    choices={
+        "mode": ("linear", "cubic", "nearest", "bilinear", "bicubic"),
+        "padding_mode": ("zeros", "border", "reflection"),
+    },
+    stock=Stock.COMPARED,
+)
 define("GridSampleGrad", domain=DOMAIN)
 define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
-define("Resize", settings=(1, 2, 3), loops=True, stock=Stock.COMPARED)
+define(
+    "Resize",
+    settings=(1, 2, 3),
+    loops=True,
+    choices={
+        "mode": ("nearest", "linear", "cubic"),
+        "coordinate_transformation_mode": (
+            "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+            "tf_half_pixel_for_nn", "tf_crop_and_resize",
+        ),
+        "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
+    },
+    stock=Stock.COMPARED,
+)  # fmt: skip
 define("Interpolate", domain=DOMAIN)
 define("InterpolateGrad", domain=DOMAIN)
-define("Upsample", settings=(1,), no_gradient="the standard has withdrawn it")
+define(
+    "Upsample",
+    settings=(1,),
+    no_gradient="the standard has withdrawn it",
+    choices={"mode": ("nearest", "linear", "bilinear", "cubic")},
+)
 
 
 @gradient("GridSample")

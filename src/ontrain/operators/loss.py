@@ -30,7 +30,8 @@ define("SoftmaxCrossEntropyLossGrad", domain=DOMAIN, overwrites=(1,))
 _FIXED = "the class weights of a loss are constants to its gradient"
 
 
-define("SoftmaxCrossEntropyLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy)
+_REDUCTION = {"reduction": ("none", "mean", "sum")}
+define("SoftmaxCrossEntropyLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy, choices=_REDUCTION)
 
 
 @gradient("SoftmaxCrossEntropyLoss")
@@ -53,7 +54,7 @@ def softmax_cross_entropy_loss(
     return dscores, None, None
 
 
-define("NegativeLogLikelihoodLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy)
+define("NegativeLogLikelihoodLoss", labels=1, weightless=(1, 2), agreeing=_cross_entropy, choices=_REDUCTION)
 
 
 @gradient("NegativeLogLikelihoodLoss")

@@ -8,25 +8,58 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Precision, Stock, define
+from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Precision, Stock, attribute_of, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["adaptive_windows", "window_counts", "window_places"]
 
 define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS, stock=Stock.COMPARED)
-define("LpPool", evaluator=Evaluator.IN_PART, stock=Stock.COMPARED)
+
+
+def wide_pads(node: ir.Node) -> str:
+    """What is wrong with the pads of a pool: one as wide as its window makes windows that hold no element."""
+    kernel, pads = attribute_of(node, "kernel_shape"), attribute_of(node, "pads")
+    if kernel and pads and any(pad >= size for pad, size in zip(pads, (*kernel, *kernel), strict=False)):
+        return f"its pads are {list(pads)}, and its kernel_shape is {list(kernel)}; each pad has to be less"
+    return ""
+
+
+define(
+    "LpPool",
+    evaluator=Evaluator.IN_PART,
+    choices=AUTO_PAD,
+    least={"p": 1},
+    fault=wide_pads,
+    stock=Stock.COMPARED,
+)
 define("MaxRoiPool", evaluator=Evaluator.LACKS)
-define("MaxUnpool", settings=(2,))
-define("RoiAlign")
+
+
+def _windows_of_all(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
+    """Whether windows and strides are stated for each dimension behind the channels."""
+    rank = len(shapes[0]) - 2
+    for name in ("kernel_shape", "strides"):
+        stated = node.attributes.get(name)
+        if stated is not None and len(stated.value) != rank:
+            return f"its {name} is {list(stated.value)}, for images of {rank} dimensions"
+    return ""
+
+
+define("MaxUnpool", settings=(2,), misfit=_windows_of_all)
+define(
+    "RoiAlign",
+    choices={"mode": ("avg", "max"), "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
+)
 define("AveragePoolGrad", domain=DOMAIN)
 define("MaxPoolGrad", domain=DOMAIN)
 
 
-define("MaxPool", precision=Precision.FOLLOWS, stock=Stock.KERNEL)
+define("MaxPool", precision=Precision.FOLLOWS, choices=AUTO_PAD, fault=wide_pads, stock=Stock.KERNEL)
 
 
 @gradient("MaxPool")
@@ -59,7 +92,7 @@ def window_counts(
     return counts
 
 
-define("AveragePool", stock=Stock.KERNEL)
+define("AveragePool", choices=AUTO_PAD, fault=wide_pads, stock=Stock.KERNEL)
 
 
 @gradient("AveragePool")

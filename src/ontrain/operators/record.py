@@ -15,6 +15,8 @@ import onnx_ir as ir
 from ontrain.files import OPSET, schema_of
 
 __all__ = [
+    "AUTO_PAD",
+    "DIRECTION",
     "DOMAIN",
     "ELEMENTWISE",
     "EVERY",
@@ -29,6 +31,7 @@ __all__ = [
     "Operator",
     "Precision",
     "Rows",
+    "SWITCH",
     "Smallest",
     "Stock",
     "View",
@@ -150,6 +153,13 @@ class Smallest:
     inputs: int | None = None
 
 
+SWITCH = (0, 1)
+"""Off and on."""
+AUTO_PAD = {"auto_pad": ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER", "")}
+"""How windows are padded; a text without a letter stands for the first."""
+DIRECTION = {"direction": ("forward", "reverse", "bidirectional")}
+"""How a recurrent layer goes through its sequences."""
+
 WHEREVER = "its derivative is zero wherever it exists"
 
 
@@ -205,7 +215,10 @@ class Operator:
         moments: of an optimizer's update: the state that it keeps per parameter, under torch.optim's names, in the
             order of its operands.
         smallest: what a smallest node needs.
+        choices: of attributes that are words, or numbers that stand for something, all values that mean something.
+        least: of attributes that are numbers, the least one that means something.
         fault: what is wrong with a node's attributes, in words, beyond what the schema says of them; "" if nothing is.
+        misfit: what attributes say of operands of these shapes and does not hold, in words; "" if all holds.
         reduces: it touches more elements of the first input than of its result.
         in_encoders: transformers are written in this fused form; passes over rows see what it consists of.
         mask: position of the input that says which keys an attention counts.
@@ -256,7 +269,10 @@ class Operator:
     asks_device: bool = False
     moments: tuple[str, ...] | None = None
     smallest: Smallest = Smallest()
+    choices: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
     fault: Callable[[ir.Node], str] | None = None
+    misfit: Callable[[ir.Node, Sequence[Shape]], str] | None = None
     in_encoders: bool = False
     mask: int | None = None
     foreign: bool = False

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Operator, Smallest, Stock, define
+from ontrain.operators.record import DIRECTION, DOMAIN, Evaluator, Operator, Smallest, Stock, attribute_of, define
 
 __all__ = ["directions_backwards", "is_plain_layer"]
 
@@ -57,8 +57,24 @@ def _layer_flops(node: ir.Node) -> int:
     return 2 * math.prod(x[:2]) * math.prod(w[:2]) * (w[2] + r[2])
 
 
+def _functions(node: ir.Node) -> str:
+    """What is wrong with the activations of a layer, and with its bound. Below zero an RNN's bound is none."""
+    stated, usual = node.attributes.get("activations"), _USUAL[node.op_type]
+    directions = len(directions_backwards(attribute_of(node, "direction")))
+    names, wanted = list(stated.value) if stated is not None else [], directions * len(usual)
+    count = len(names)
+    if count and (count < wanted or (count > wanted and len(usual) > 1)):
+        return f"its activations are {names}; {node.op_type} takes {len(usual)} for each direction"
+    clip = attribute_of(node, "clip")
+    if clip is not None and (clip == 0 or (clip < 0 and len(usual) > 1)):
+        return f"its clip is {clip}; a bound is greater than 0"
+    return ""
+
+
 _LAYER = Operator(
     "",
+    choices=DIRECTION,
+    fault=_functions,
     recurrent=True,
     single=True,
     evaluator=Evaluator.IN_PART,

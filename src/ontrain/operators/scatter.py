@@ -32,7 +32,7 @@ define(
 )
 define("NonZero", zero_gradient=WHEREVER, sized_by_values=True, stock=Stock.COMPARED)
 define("Scatter", indexes=Indexes.ALONG_AXIS, no_gradient="the standard has withdrawn it")
-define("TensorScatter")
+define("TensorScatter", choices={"mode": ("linear", "circular")})
 define(
     "Unique",
     no_gradient="its result has as many elements as there are distinct values, which no plan knows",

@@ -65,7 +65,29 @@ MOVES = Operator("", precision=Precision.FOLLOWS, computes=False)
 """Elements at other places, in the precision that they have."""
 RESHAPES = replace(MOVES, settings=(1,), view=View.RESHAPED, keeps_values=True, rows=Rows.RESHAPED)
 """Elements in their order, in another shape."""
-define("CenterCropPad", settings=(1,))
+
+
+def _axes_and_sizes(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
+    """Whether there is one size for each axis."""
+    stated = node.attributes.get("axes")
+    if stated is None or len(shapes) < 2 or len(shapes[1]) != 1:
+        return ""
+    if len({axis % max(len(shapes[0]), 1) for axis in stated.value}) < len(stated.value):
+        return f"its axes are {list(stated.value)}, of which two are the same"
+    if len(stated.value) == shapes[1][0]:
+        return ""
+    return f"its axes are {list(stated.value)}, and it is fed {shapes[1][0]} sizes"
+
+
+def _parts(node: ir.Node) -> str:
+    """Whether there are as many results as parts."""
+    stated = node.attributes.get("num_outputs")
+    if stated is None or stated.is_ref() or stated.value == len(node.outputs):
+        return ""
+    return f"its num_outputs is {stated.value}, and it has {len(node.outputs)} outputs"
+
+
+define("CenterCropPad", settings=(1,), misfit=_axes_and_sizes)
 for _name in ("Shape", "Size"):
     define(
         _name,
@@ -181,7 +203,7 @@ def concat(op: Op, dy: Value, *xs: Value, axis: int) -> Adjoints:
     return op.Split(dy, [static_dims(x)[axis] for x in xs], axis=axis, outputs=len(xs))
 
 
-define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS, stock=Stock.KERNEL)
+define("Split", MOVES, settings=(1,), view=View.PART, rows=Rows.ALONG_AXIS, fault=_parts, stock=Stock.KERNEL)
 
 
 @gradient("Split")
@@ -295,7 +317,14 @@ def trilu(op: Op, dy: Value, x: Value, k: Value | None = None, *, upper: int) ->
     return op.Trilu(dy, k, upper=upper), None
 
 
-define("DepthToSpace", precision=Precision.FOLLOWS, divides=lambda size: [(1, size * size)], stock=Stock.KERNEL)
+_BLOCKS = {"mode": ("DCR", "CRD")}
+define(
+    "DepthToSpace",
+    precision=Precision.FOLLOWS,
+    divides=lambda size: [(1, size * size)],
+    choices=_BLOCKS,
+    stock=Stock.KERNEL,
+)
 
 
 @gradient("DepthToSpace")
@@ -308,7 +337,13 @@ def depth_to_space(op: Op, dy: Value, x: Value, *, blocksize: int, mode: str) ->
     return op.reshaped(op.Transpose(blocks, perm=[0, 1, 3, 5, 2, 4]), static_dims(x))
 
 
-define("SpaceToDepth", precision=Precision.FOLLOWS, divides=lambda size: [(2, size), (3, size)], stock=Stock.COMPARED)
+define(
+    "SpaceToDepth",
+    precision=Precision.FOLLOWS,
+    divides=lambda size: [(2, size), (3, size)],
+    choices=_BLOCKS,
+    stock=Stock.COMPARED,
+)
 
 
 @gradient("SpaceToDepth")

@@ -39,11 +39,12 @@ _COLUMNS = 1 << 24
 
 define("RegexFullMatch", no_gradient=STRINGS, smallest=Smallest({"pattern": "x"}))
 define("StringConcat", no_gradient=STRINGS)
-define("StringNormalizer", no_gradient=STRINGS)
+define("StringNormalizer", no_gradient=STRINGS, choices={"case_change_action": ("NONE", "LOWER", "UPPER")})
 define("StringSplit", no_gradient=STRINGS)
 define(
     "TfIdfVectorizer",
     no_gradient=STRINGS,
+    choices={"mode": ("TF", "IDF", "TFIDF")},
     fault=_ngrams,
     smallest=Smallest(
         {"mode": "TF", "ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]}, {"T": "tensor(int64)"}

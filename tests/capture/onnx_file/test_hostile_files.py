@@ -203,7 +203,6 @@ def test_damage_is_named(rng, damage, says):
         ("LSTM", "t r r", "hidden_size", {}),
         ("Attention", "t t t", "q_num_heads", {"kv_num_heads": 1}),
         ("Attention", "t t t", "kv_num_heads", {"q_num_heads": 1}),
-        ("RotaryEmbedding", "t m m", "num_heads", {}),
         ("MaxRoiPool", "x m", "pooled_shape", {}),
     ],
 )
@@ -215,6 +214,14 @@ def test_a_number_that_kernels_divide_by_is_positive(op_type, inputs, attribute,
     stored = [const(name, np.ones(shape), np.float32) for name, shape in shapes.items()]
     proto = one_node(node(op_type, inputs, "y", **attributes), stored, (1, 4, 6, 6), opset=23)
     with pytest.raises(GraphError, match=f"(?s)attribute '{attribute}' is .*{number}.*must be positive"):
+        load_onnx(proto)
+
+
+@pytest.mark.parametrize(("number", "says"), [(0, "must be positive"), (-1, "must not be negative")])
+def test_heads_of_rows_that_are_not_cut_into_heads_are_stated(number, says):
+    stored = [const("t", np.ones((1, 2, 8)), np.float32), const("m", np.ones((1, 5)), np.float32)]
+    proto = one_node(node("RotaryEmbedding", "t m m", "y", num_heads=number), stored, (1, 4, 6, 6), opset=23)
+    with pytest.raises(GraphError, match=f"(?s)attribute 'num_heads' is .*{number}.*{says}"):
         load_onnx(proto)
 
 

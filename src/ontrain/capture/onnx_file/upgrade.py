@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.capture.onnx_file.experiments import EXPERIMENTS
+from ontrain.capture.onnx_file.settings import check_settings
 from ontrain.capture.onnx_file.site import Site
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
@@ -87,7 +88,8 @@ def _unknown_reason(node: ir.Node) -> str:
 
 
 def _known(node: ir.Node) -> None:
-    """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has."""
+    """Refuse an operator that neither the standard at ontrain's version nor ontrain itself has, and wrong settings."""
+    check_settings(node)
     if lookup(node) is not None or record_of(node).foreign or (node.domain and holds_programs(node)):
         return
     schema = form_of(node) if not node.domain else schema_of(node.op_type, node.domain, node.version or 1)
@@ -109,15 +111,6 @@ def _known(node: ir.Node) -> None:
                 reason=f"the model was written for operator set {node.version}",
                 way_out=f"export it at operator set {OPSET}, if it can do without",
             )
-    fault = record_of(node).fault
-    if fault is not None and (reason := fault(node)):
-        raise GraphError(
-            f"the attributes of {name} do not fit together",
-            node=describe(node),
-            source=source_of(node),
-            reason=reason,
-            way_out="export the model again; the file may be damaged",
-        )
     if len(node.inputs) > schema.max_input or len(node.outputs) > schema.max_output:
         raise GraphError(
             f"{name} has {len(node.inputs)} inputs, {schema.max_input} at operator set {OPSET}",
@@ -346,12 +339,14 @@ def _old_upsample(site: Site) -> None:
 
 @_below(10, "Upsample")
 def _upsample(site: Site) -> None:
+    check_settings(site.node)
     site.replace(_resized(site, site.input(0), site.input(1)))
 
 
 @_below(11, "Resize")
 def _resize(site: Site) -> None:
     """The nearest element was that below a place along axes that grow, and that above along axes that shrink."""
+    check_settings(site.node)
     x, scales = site.input(0), site.input(1)
     constant = None if scales is None else ir.convenience.get_const_tensor(scales)
     sizes = None if constant is None else constant.numpy()
