@@ -94,7 +94,9 @@ FUNCTIONS = {
     "slogdet": lambda p, x: linalg.slogdet(p)[0] * linalg.slogdet(p)[1],
     "solve": lambda p, x: linalg.solve(definite(p), x),
     "solve of complex matrices": lambda p, x: linalg.solve(torch.complex(p, definite(p)), x * 1j).abs(),
-    "solve of complex matrices by a vector": lambda p, x: linalg.solve(torch.complex(p, definite(p)), x[..., 0] + 0j).abs(),
+    "solve of complex matrices by a vector": lambda p, x: linalg.solve(
+        torch.complex(p, definite(p)), x[..., 0] + 0j
+    ).abs(),
     "solve of complex matrices from the right": lambda p, x: linalg.solve(
         torch.complex(p, definite(p)), (x * 1j).mT.resolve_conj(), left=False
     ).abs(),

@@ -39,6 +39,9 @@ def eig(op: Builder, x: Value, imag: Value | None = None) -> tuple[Value, ...]:
     Source: Golub and Van Loan, Matrix computations, sections 7.5 and 7.6.4.
     """
     *lead, n, _ = static_dims(x)
+    if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+        single = [None if part is None else op.Cast(part, to=ir.DataType.FLOAT) for part in (x, imag)]
+        return tuple(op.Cast(part, to=x.dtype) for part in op.composite("Eig", *single, outputs=4))
     if not math.prod([*lead, n]):
         empty = op.Expand(op.const(0.0, x.dtype), [*lead, n])
         return empty, empty, op.Identity(x), op.Identity(x)
@@ -54,7 +57,7 @@ def eig(op: Builder, x: Value, imag: Value | None = None) -> tuple[Value, ...]:
         )
     real, imag = _parts(op, triangle)
     eye = op.const(np.eye(n), x.dtype)
-    values = tuple(op.ReduceSum(part * eye, [-1], keepdims=0) for part in (real, imag))
+    values = op.ReduceSum(real * eye, [-1], keepdims=0), op.ReduceSum(imag * eye, [-1], keepdims=0)
     vectors = _parts(op, op.MatMul(start, _of_triangle(op, (real, imag), values, size)))
     return *values, *_normal(op, vectors)
 
@@ -78,8 +81,16 @@ def _times(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
+def _tiny(like: Value) -> float:
+    return float(np.finfo(like.dtype.numpy()).tiny)
+
+
+def _epsilon(like: Value) -> float:
+    return float(np.finfo(like.dtype.numpy()).eps)
+
+
 def _over(op: Builder, a: Pair, b: Pair) -> Pair:
-    size = op.Max(_squares(*b), op.const(float(np.finfo(b[0].dtype.numpy()).tiny), b[0].dtype))
+    size = op.Max(_squares(*b), op.const(_tiny(b[0]), b[0].dtype))
     real, imag = _times(a, (b[0], op.Neg(b[1])))
     return real / size, imag / size
 
@@ -95,7 +106,7 @@ def _root(op: Builder, x: Pair) -> Pair:
 def _round(
     op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[Value, list[Value], list[Value]]:
-    """Q* A Q for the QR factors of the part of A up to row `last`, shifted; `last` falls where its row has converged."""
+    """Q* A Q for the QR factors of A's shifted part up to row `last`, which falls where its row has converged."""
     (whole, vectors, last), (size,) = states, captured
     n, dtype = static_dims(whole)[-1] // 2, whole.dtype
     real, imag = _parts(op, whole)
@@ -115,7 +126,9 @@ def _round(
     shift = (op.Where(odd, shift[0] + size * 0.1, shift[0]), op.Where(odd, shift[1] + size * 0.05, shift[1]))
     eye = op.const(np.eye(n), dtype)
     inside = op.And(op.LessOrEqual(down, last), op.LessOrEqual(right, last))
-    factors = _unitary(op, op.Where(inside, real - shift[0] * eye, eye), op.Where(inside, imag - shift[1] * eye, eye * 0.0))
+    factors = _unitary(
+        op, op.Where(inside, real - shift[0] * eye, eye), op.Where(inside, imag - shift[1] * eye, eye * 0.0)
+    )
     turning = op.Greater(last, op.const(0.0, dtype))
     factors = op.Where(turning, factors, op.const(np.eye(2 * n), dtype))
     whole = op.MatMul(op.MatMul(transposed(op, factors), whole), factors)
@@ -123,7 +136,7 @@ def _round(
     left = op.Cast(op.Less(right, last), to=dtype)
     rest = op.MatMul(transposed(op, here), _squares(real, imag) * left)  # […, 1, n]
     rest = op.ReduceSum(rest, [-1], keepdims=1)
-    least = float(np.finfo(dtype.numpy()).eps) * size
+    least = _epsilon(size) * size
     last = op.Where(op.And(op.LessOrEqual(rest, least * least), turning), last - 1.0, last)
     go = op.Greater(op.ReduceMax(last, keepdims=0), op.const(0.0, dtype))
     return go, [whole, op.MatMul(vectors, factors), last], []
@@ -135,7 +148,7 @@ def _shift(op: Builder, a: Pair, b: Pair, c: Pair, d: Pair) -> Pair:
     product, square = _times(b, c), _times(half, half)
     root = _root(op, (square[0] + product[0], square[1] + product[1]))
     aligned = op.Less(half[0] * root[0] + half[1] * root[1], op.const(0.0, root[0].dtype))
-    root = tuple(op.Where(aligned, -part, part) for part in root)
+    root = op.Where(aligned, -root[0], root[0]), op.Where(aligned, -root[1], root[1])
     step = _over(op, product, (half[0] + root[0], half[1] + root[1]))
     return d[0] - step[0], d[1] - step[1]
 
@@ -160,7 +173,7 @@ def _of_triangle(op: Builder, x: Pair, values: Pair, size: Value) -> Value:
     *lead, n, _ = static_dims(x[0])
     dtype = size.dtype
     upper = [op.Trilu(part, op.const(np.array(1, np.int64)), upper=1) for part in x]
-    least = size * float(np.finfo(dtype.numpy()).eps) + float(np.finfo(dtype.numpy()).tiny)  # […, 1, 1]
+    least = size * _epsilon(size) + _tiny(size)  # […, 1, 1]
     rows = [op.Unsqueeze(part, [-2]) for part in values]  # […, 1, n]
 
     def row(
@@ -179,9 +192,7 @@ def _of_triangle(op: Builder, x: Pair, values: Pair, size: Value) -> Value:
         return None, [real + down * top[0], imag + down * top[1]], []
 
     nothing = op.Expand(op.const(0.0, dtype), [*lead, n, n])
-    vectors, _ = repeat(
-        op, row, trip=n, carried=[nothing, nothing], captured=[*upper, *rows, least], reverse=True
-    )
+    vectors, _ = repeat(op, row, trip=n, carried=[nothing, nothing], captured=[*upper, *rows, least], reverse=True)
     return _whole(op, *vectors)
 
 

@@ -151,9 +151,7 @@ def eig(op: Op, dreal: Value | None, x: Value, imag: Value | None = None) -> Adj
     real_values, imag_values, real, imaginary = (op.saved(i) for i in range(4))
     n, dtype = static_dims(x)[-1], x.dtype
     eye = op.const(np.eye(n), dtype)
-    whole = op.Concat(
-        op.Concat(real, -imaginary, axis=-1), op.Concat(imaginary, real, axis=-1), axis=-2
-    )  # V
+    whole = op.Concat(op.Concat(real, -imaginary, axis=-1), op.Concat(imaginary, real, axis=-1), axis=-2)  # V
     adjoint = transposed(op, whole)  # V*
     inner = [None if d is None else op.Unsqueeze(d, [-1]) * eye for d in (dreal, op.dys[1])]
     if op.dys[2] is not None or op.dys[3] is not None:
