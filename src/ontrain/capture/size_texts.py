@@ -51,8 +51,8 @@ def texts_of_sizes() -> Iterator[None]:
 def _key(own: Callable[[Any], int]) -> Callable[[Any], int]:
     """Let a number that follows from values be a key, as its value, which it is from then on.
 
-    What is a key may outlive the trace, in the table of a cached function. A size is none: where one is asked for, torch
-    refuses, and the module is traced anew for this size.
+    What is a key may outlive the trace, in the table of a cached function. A size is no key: torch refuses, and the
+    module is traced anew for this size.
     """
 
     def key(number: Any) -> int:
