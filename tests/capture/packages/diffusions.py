@@ -1,4 +1,4 @@
-"""Models of diffusers: transformers and controls of images, of videos and of sounds."""
+"""Models of diffusers: transformers and controls of images and of videos."""
 
 from __future__ import annotations
 
@@ -69,7 +69,3 @@ add("Prior transformer", "diffusers", diffusion(
     "PriorTransformer", lambda m, x, time, words, pooled: m(x, time, pooled, words).predicted_image_embedding,
     num_attention_heads=2, attention_head_dim=4, num_layers=1, embedding_dim=8, num_embeddings=3,
     additional_embeddings=4), lambda n: (*_denoised(8)(n), numbers(n, 8)))  # fmt: skip
-add("Oobleck", "diffusers", diffusion(
-    "AutoencoderOobleck", lambda m, x: m(x).sample, encoder_hidden_size=4, downsampling_ratios=[2, 2],
-    channel_multiples=[1, 2], decoder_channels=4, decoder_input_channels=2, audio_channels=1, sampling_rate=8000),
-    lambda n: (numbers(n, 1, 32 * n),))  # fmt: skip

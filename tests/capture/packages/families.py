@@ -38,12 +38,8 @@ for _label, _architecture, _settings in (
         "n_mamba_heads": 4, "num_key_value_heads": 2, "num_mem_blocks": 1, "adapter_rank": 4, "chunk_size": 4}),
     ("DeepSeek-V3.2", "DeepseekV32ForCausalLM", {
         **_DENSE, **_EXPERTS, **_LATENT, "num_key_value_heads": 2, "moe_intermediate_size": 8, "n_shared_experts": 1,
-        "n_routed_experts": 2, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1, "first_k_dense_replace": 1,
+        "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1,
         "index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}),
-    ("LongCat-Flash", "LongcatFlashForCausalLM", {
-        "vocab_size": 20, "hidden_size": 16, "ffn_hidden_size": 24, "num_layers": 1, "num_attention_heads": 2,
-        **_EXPERTS, **_LATENT, **_IDS, "head_dim": 4, "moe_topk": 1, "n_routed_experts": 2, "zero_expert_num": 1,
-        "expert_ffn_hidden_size": 8, "max_position_embeddings": 32}),
     ("DBRX", "DbrxForCausalLM", {
         "vocab_size": 20, "d_model": 16, "n_heads": 2, "n_layers": 1, "max_seq_len": 32, **_EXPERTS,
         "attn_config": {"kv_n_heads": 1, "rope_theta": 10000.0, "clip_qkv": 8},
@@ -52,9 +48,6 @@ for _label, _architecture, _settings in (
     ("SmolLM3", "SmolLM3ForCausalLM", _GROUPED),
     ("OLMo 2", "Olmo2ForCausalLM", _GROUPED),
     ("GraniteMoE", "GraniteMoeForCausalLM", {**_GROUPED, **_EXPERTS, "num_local_experts": 2, "num_experts_per_tok": 1}),
-    ("GLM-4 with experts", "Glm4MoeForCausalLM", {
-        **_GROUPED, **_EXPERTS, "head_dim": 8, "moe_intermediate_size": 8, "n_routed_experts": 2,
-        "num_experts_per_tok": 1, "first_k_dense_replace": 1}),
     ("RemBERT", "RemBertForMaskedLM", {**_DENSE, "input_embedding_size": 8, "output_embedding_size": 8}),
     ("Megatron-BERT", "MegatronBertForMaskedLM", _DENSE),
 ):  # fmt: skip

@@ -57,9 +57,10 @@ for _name, _read, *_arguments in (
     ("GraphMultisetTransformer", _grouped, 4, 3), ("DiffGroupNorm", lambda layer, x, edges: layer(x), 4, 2),
     ("EdgePooling", lambda layer, x, edges: layer(x, edges, _groups(x)), 4), ("GraphUNet", _plain, 4, 6, 3, 2),
     ("SuperGATConv", _plain, 4, 6),
-    ("SuperGATConv with negative edges", lambda layer, x, edges: layer(x, edges, edges.flip(0)[:, 1:]), 4, 6),
 ):  # fmt: skip
     add(_name, "torch_geometric", read_by(_read, _name, *_arguments), graph)
+add("SuperGATConv with negative edges", "torch_geometric", read_by(
+    lambda layer, x, edges: layer(x, edges, edges.flip(0)[:, 1:]), "SuperGATConv", 4, 6), graph)  # fmt: skip
 
 
 def pooled_densely() -> nn.Module:
