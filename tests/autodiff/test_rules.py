@@ -24,6 +24,7 @@ _NOT_BY_ONNX_AD = {
             "Cholesky-0",
             "Cholesky-1",
             "CholeskyEx-0",
+            *(f"Eig-{i}" for i in range(3)),
             "Eigh-0",
             "GammaP-0",
             "GammaQ-0",

@@ -35,7 +35,10 @@ RANDOM = frozenset({"Dropout", "RandomNormal", "RandomNormalLike", "RandomUnifor
 TOLERANCES = {torch.float64: (1e-6, 1e-5), torch.float32: (1e-4, 1e-4)}
 _WRONG_IN_TORCH = frozenset({("as_strided_scatter", 0)})
 """Gradients that torch itself has wrong, by operator and input: this one is not zero where all is written over."""
-_UP_TO_SIGN = ("linalg.eigh",)
+_UP_TO_SIGN = (
+    "linalg.eig",
+    "linalg.eigh",
+)
 """Operators whose results are determined up to signs: compared is what torch's own tests compare."""
 _TRIANGULAR = ("cholesky_inverse", "cholesky_solve")
 """Operators that read a triangle. torch gives the other one a gradient, too, so its own tests cut the matrix first."""

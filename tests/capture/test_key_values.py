@@ -52,6 +52,27 @@ def test_a_cache_of_the_configuration_is_refused_when_it_is_read(plain, training
             read(cache)
 
 
+@pytest.mark.parametrize("route", ["eager", "grouped_mm"])
+def test_experts_that_branch_on_values_train_beside_a_cache_of_the_configuration(route):
+    config = transformers.MixtralConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, num_local_experts=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    config._experts_implementation = route
+    plain = transformers.MixtralForCausalLM(config)
+    model = ORTModule(copy.deepcopy(plain))
+    for ids in (IDS, IDS[:, :3] + 1):
+        before = torch.get_rng_state()
+        result = model(ids, labels=ids)
+        assert torch.equal(torch.get_rng_state(), before)
+        expected = plain(ids, labels=ids)
+        result.loss.backward()
+        expected.loss.backward()
+        assert list(result) == list(expected) and refused(result.past_key_values)
+        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+
+
 def refused(cache):
     with pytest.raises(InputError, match="use_cache=True"):
         len(cache)

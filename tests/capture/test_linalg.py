@@ -43,6 +43,12 @@ def moved(p):
     return definite(p).flip(-2)
 
 
+def spectrum(p):
+    """Of eigenvalues and eigenvectors what depends neither on their order nor on the phase of a vector."""
+    values, vectors = linalg.eig(p)
+    return vectors.abs().square() @ values.abs()[..., None]
+
+
 FUNCTIONS = {
     "cholesky": lambda p, x: linalg.cholesky(definite(p)),
     "cholesky upper": lambda p, x: linalg.cholesky(definite(p), upper=True),
@@ -52,11 +58,15 @@ FUNCTIONS = {
     "cholesky_solve upper": lambda p, x: torch.cholesky_solve(x, triangle(p).mT, upper=True),
     "cond": lambda p, x: linalg.cond(p),
     "det": lambda p, x: linalg.det(definite(p)),
+    "eig": lambda p, x: spectrum(p),
+    "eig of complex matrices": lambda p, x: spectrum(torch.complex(p, p.mT)),
+    "eigvals": lambda p, x: linalg.eigvals(p).abs().sort(-1).values,
     "eigh": lambda p, x: root(p),
     "eigvalsh": lambda p, x: linalg.eigvalsh(definite(p)),
     "eigvalsh upper": lambda p, x: linalg.eigvalsh(definite(p), UPLO="U"),
     "inv": lambda p, x: linalg.inv(definite(p)),
     "householder_product": lambda p, x: linalg.householder_product(p, p[..., 0, :2]),
+    "inv of complex matrices": lambda p, x: torch.view_as_real(linalg.inv(torch.complex(p, definite(p)))),
     "inv_ex": lambda p, x: linalg.inv_ex(definite(p))[0],
     "lu": lambda p, x: linalg.lu(moved(p))[0] @ linalg.lu(moved(p))[1] ** 2 + linalg.lu(moved(p))[2] ** 2,
     "lu tall": lambda p, x: linalg.lu(moved(p)[..., :2])[1] ** 2 @ linalg.lu(moved(p)[..., :2])[2],
@@ -69,6 +79,7 @@ FUNCTIONS = {
     "lstsq wide": lambda p, x: linalg.lstsq(p[..., :2, :], x[..., :2, :]).solution,
     "matrix_exp": lambda p, x: linalg.matrix_exp(p),
     "matrix_exp of a large one": lambda p, x: linalg.matrix_exp(6 * p) * 1e-6,
+    "matrix_exp of complex matrices": lambda p, x: torch.view_as_real(linalg.matrix_exp(torch.complex(p, p.mT))),
     "matrix_norm 2": lambda p, x: linalg.matrix_norm(p, 2),
     "matrix_norm nuclear": lambda p, x: linalg.matrix_norm(p, "nuc"),
     "matrix_power": lambda p, x: linalg.matrix_power(p, -2),
@@ -82,6 +93,13 @@ FUNCTIONS = {
     "qr wide": lambda p, x: linalg.qr(p[..., :2, :])[0] @ linalg.qr(p[..., :2, :])[1] ** 2,
     "slogdet": lambda p, x: linalg.slogdet(p)[0] * linalg.slogdet(p)[1],
     "solve": lambda p, x: linalg.solve(definite(p), x),
+    "solve of complex matrices": lambda p, x: linalg.solve(torch.complex(p, definite(p)), x * 1j).abs(),
+    "solve of complex matrices by a vector": lambda p, x: linalg.solve(
+        torch.complex(p, definite(p)), x[..., 0] + 0j
+    ).abs(),
+    "solve of complex matrices from the right": lambda p, x: linalg.solve(
+        torch.complex(p, definite(p)), (x * 1j).mT.resolve_conj(), left=False
+    ).abs(),
     "solve from the right": lambda p, x: linalg.solve(definite(p), x.mT, left=False),
     "solve triangular": lambda p, x: linalg.solve_triangular(triangle(p), x, upper=False),
     "solve triangular broadcast": lambda p, x: linalg.solve_triangular(

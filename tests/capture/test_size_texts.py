@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import pytest
@@ -12,6 +13,14 @@ from tests.training.ortmodule.networks import assert_same_gradients, pair
 
 logger = logging.getLogger(__name__)
 TABLE = {str(size): float(size) for size in range(20)}
+NUMBERS = {size: float(size) for size in range(20)}
+
+
+@functools.cache
+def doubled(size):
+    return 2.0 * size
+
+
 FUNCTIONS = {
     "a key": lambda x: TABLE[str(x.shape[0])],
     "a key that may be missing": lambda x: TABLE.get(str(x.shape[0]), 0.5),
@@ -22,6 +31,14 @@ FUNCTIONS = {
     "a tuple": lambda x: 2.0 if f"{tuple(x.shape)}" == "(3, 4)" else 1.0,
     "a quotient": lambda x: 2.0 if str(x.shape[0] / 2) == "1.5" else 1.0,
     "a comparison": lambda x: 2.0 if str(x.shape[0] > 2) == "True" else 1.0,
+    "a number as a key": lambda x: NUMBERS.get(x.shape[0], 0.5),
+    "a set of sizes": lambda x: float(len({x.shape[0], x.shape[1], 3})),
+    "a cached function of a size": lambda x: doubled(x.shape[0]),
+    "a value as a key": lambda x: NUMBERS.get(int((x > 0).sum()), 0.5),
+    "a cached function of a value": lambda x: doubled((x > 0).sum().item()),
+    "values that others are looked up by": lambda x: float(sum(n in set((x < 0).sum(1).tolist()) for n in range(3))),
+    "a set of values": lambda x: float(len(set((x > 0).sum(1).tolist()))),
+    "a comparison as a key": lambda x: {True: 2.0, False: 0.5}[bool(x.shape[0] > 2)],
     "how many values": lambda x: TABLE.get(str(len(x[x > 0])), 0.5),
 }
 

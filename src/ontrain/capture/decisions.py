@@ -117,12 +117,13 @@ class Answers:
         self._silent = False
 
     def begun(self, run: Callable[[Callable[[], Any]], Any]) -> Callable[[Callable[[], Any]], Any]:
-        """Return what calls forward by `run`, and follows the trace that is made of it."""
+        """Return what calls forward by `run`, and follows the trace that is made of it, if one is."""
 
         def follow(forward: Callable[[], Any]) -> Any:
-            tracer = private("torch.fx.experimental.proxy_tensor.get_proxy_mode")().tracer
-            self.decisions.clear()
-            self._run = _Run(tracer, self._tensors)
+            mode = private("torch.fx.experimental.proxy_tensor.get_proxy_mode")()
+            if mode is not None:
+                self.decisions.clear()
+                self._run = _Run(mode.tracer, self._tensors)
             return run(forward)
 
         return follow

@@ -155,7 +155,7 @@ def export(
         ):
             program = _export(flat, tensors, shapes if tensors else None)
             cached = asks_for_cache(module)
-        spec = _with_unread_cache(flat, tensors, results, masks) if cached else results[-1]
+        spec = _with_unread_cache(flat, tensors, results, masks, batch) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
         return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn),
                         held=tuple(dict.fromkeys(held)), outside=outside)  # fmt: skip
@@ -200,24 +200,50 @@ def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.e
         raise _explained(error) from error
 
 
-def _with_unread_cache(flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec], masks: Masks) -> Spec:
-    """The structure of the last result with what refuses to be read where the module would have put a cache."""
+def _with_unread_cache(
+    flat: Flat, tensors: Sequence[torch.Tensor], results: list[Spec], masks: Masks, batch: Sequence[torch.Tensor] | None
+) -> Spec:
+    """The structure of the last result with what refuses to be read where the module would have put a cache.
+
+    Forward runs once more, on tensors without values; one that branches on values runs on the batch instead.
+    """
     spec, count = results[-1], len(results)
     if not spec.children:
         return spec
     private("torch._subclasses.fake_tensor.FakeTensorMode")
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    inputs, state = stand_ins(mode, flat, [tensor.shape for tensor in tensors], tensors)
     try:
-        with quiet(), tracing(flat.module, caches=True), masks.traced(), exporting(_not_compiled), mode:
-            torch.func.functional_call(flat, state, tuple(inputs))
+        _run_with_cache(flat, tensors, masks, FakeTensorMode(allow_non_fake_inputs=True))
     except Exception as error:  # of any kind that a user's forward raises on tensors without values
-        if len(results) == count:  # and not what no graph could return: only its place matters
+        if len(results) == count and batch is not None:
+            try:
+                _run_with_cache(flat, batch, masks, None)
+            except Exception as failure:  # of any kind that forward raises
+                if len(results) == count:
+                    raise _unplaced(f"forward with the cache: {_first_line(failure)}") from failure
+        elif len(results) == count:  # and not what no graph could return: only its place matters
             raise _unplaced(f"forward with the cache, on tensors without values: {_first_line(error)}") from error
     whole = with_unread(spec, results[-1])
     if whole is None:
         raise _unplaced("the result with the cache has another structure than the result without it")
     return whole
+
+
+def _run_with_cache(flat: Flat, tensors: Sequence[torch.Tensor], masks: Masks, mode: FakeTensorMode | None) -> None:
+    """Run forward as while it is exported, but with the cache: in a mode of tensors without values, or on copies."""
+    with ExitStack() as stack:
+        if mode is None:
+            inputs = [tensor.detach().clone() for tensor in tensors]
+            named = (*flat.named_parameters(), *flat.named_buffers())
+            state = {name: tensor.detach().clone() for name, tensor in named}
+            stack.enter_context(torch.random.fork_rng({t.device.index for t in inputs if t.is_cuda}))
+            stack.enter_context(torch.no_grad())
+        else:
+            inputs, state = stand_ins(mode, flat, [tensor.shape for tensor in tensors], tensors)
+        for context in (quiet(), tracing(flat.module, caches=True), masks.traced(), exporting(_not_compiled)):
+            stack.enter_context(context)
+        if mode is not None:
+            stack.enter_context(mode)
+        torch.func.functional_call(flat, state, tuple(inputs))
 
 
 def _unplaced(reason: str) -> CaptureError:

@@ -1,10 +1,11 @@
-"""Texts that a forward makes of sizes: `self.tables[str(x.shape[1])]` depends on the size.
+"""Texts and keys that a forward makes of sizes: `self.tables[str(x.shape[1])]` depends on the size.
 
     self.tables[f"{n}"]                  →  the number; the graph holds for this size alone
+    len(set(lengths.tolist()))           →  the numbers of the batch at hand; the graph holds for these alone
     torch._assert(ok, f"{n} rows")       →  the number of the batch at hand; any size goes on with the graph
     raise ValueError(f"{n} rows")
 
-torch's own numbers write down the symbol by which a trace knows a size.
+torch's own numbers write down the symbol by which a trace knows a size, and are no keys of sets and dictionaries.
 """
 
 from __future__ import annotations
@@ -37,9 +38,33 @@ _Span = tuple[tuple[int, int], tuple[int, int]]
 
 @contextmanager
 def texts_of_sizes() -> Iterator[None]:
-    """Have texts of sizes hold their numbers, and a graph hold for these alone unless the text is a message."""
-    with substituted([(kind, "__repr__", _writing(vars(kind)["__repr__"], plain)) for kind, plain in _KINDS.items()]):
+    """Have texts of sizes hold their numbers, and a graph hold for these alone unless the text is a message.
+
+    A number that follows from values may be a key of a set or a dictionary, too.
+    """
+    texts = [(kind, "__repr__", _writing(vars(kind)["__repr__"], plain)) for kind, plain in _KINDS.items()]
+    key = _key(vars(torch.SymInt)["__hash__"])
+    with substituted([*texts, (torch.SymInt, "__hash__", key)]):
         yield
+
+
+def _key(own: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Let a number that follows from values be a key, as its value, which it is from then on.
+
+    What is a key may outlive the trace, in the table of a cached function. A size is no key: torch refuses, and the
+    module is traced anew for this size.
+    """
+
+    def key(number: Any) -> int:
+        if number.node.constant is not None:
+            return hash(number.node.constant)
+        if number.node.has_hint() or not is_foreign(sys._getframe(1).f_code.co_filename) or not traced_here():
+            return own(number)
+        value = int(number)
+        number.node = number.node.wrap_int(value)
+        return hash(value)
+
+    return key
 
 
 def _writing(own: Callable[[Any], str], plain: Callable[[Any], Any]) -> Callable[[Any], str]:

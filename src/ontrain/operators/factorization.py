@@ -13,6 +13,7 @@ from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
 
+define("Eig", domain=DOMAIN)
 define("Geqrf", domain=DOMAIN)
 define("HouseholderProduct", domain=DOMAIN)
 define("InverseEx", domain=DOMAIN)
@@ -138,3 +139,34 @@ def matrix_exp(op: Op, dy: Value, x: Value) -> Adjoints:
 
 
 gradient("InverseEx", domain=DOMAIN)(inverse_rule)
+
+
+@gradient("Eig", domain=DOMAIN)
+def eig(op: Op, dreal: Value | None, x: Value, imag: Value | None = None) -> Adjoints:
+    """V⁻* (diag(dλ) + (V* dV − V* V diag(Re(V* dV))) / E̅) V*, with E_ij = λ_j − λ_i, off the diagonal.
+
+    A complex matrix A + iB stands here as [[A, −B], [B, A]], or as its first columns [[A], [B]].
+    Source: Boeddeker et al., On the computation of complex-valued gradients, 2017, equations 4.60 and 4.77.
+    """
+    real_values, imag_values, real, imaginary = (op.saved(i) for i in range(4))
+    n, dtype = static_dims(x)[-1], x.dtype
+    eye = op.const(np.eye(n), dtype)
+    whole = op.Concat(op.Concat(real, -imaginary, axis=-1), op.Concat(imaginary, real, axis=-1), axis=-2)  # V
+    adjoint = transposed(op, whole)  # V*
+    inner = [None if d is None else op.Unsqueeze(d, [-1]) * eye for d in (dreal, op.dys[1])]
+    if op.dys[2] is not None or op.dys[3] is not None:
+        dvectors = [op.const(0.0, dtype) * real if d is None else d for d in op.dys[2:]]
+        turned = op.MatMul(adjoint, op.Concat(*dvectors, axis=-2))
+        lengths = op.ReduceSum(_rows(op, turned, 0, n) * eye, [-2], keepdims=1)
+        turned = turned - op.MatMul(adjoint, op.Concat(real * lengths, imaginary * lengths, axis=-2))
+        a, b = (op.Unsqueeze(v, [-2]) - op.Unsqueeze(v, [-1]) for v in (real_values, imag_values))
+        size, off = a * a + b * b + eye, op.const(1.0 - np.eye(n), dtype)
+        top, low = _rows(op, turned, 0, n), _rows(op, turned, n, 2 * n)
+        parts = (top * a - low * b) * off / size, (low * a + top * b) * off / size  # times E, over its square
+        inner = [p if i is None else p + i for p, i in zip(parts, inner, strict=True)]
+    zero = op.const(0.0, dtype) * real
+    top, low = (zero if part is None else part for part in inner)
+    right = op.MatMul(op.Concat(op.Concat(top, -low, axis=-1), op.Concat(low, top, axis=-1), axis=-2),
+                      _columns(op, adjoint, 0, n))  # fmt: skip
+    result = op.composite("Solve", adjoint, right)
+    return _rows(op, result, 0, n), None if imag is None else _rows(op, result, n, 2 * n)

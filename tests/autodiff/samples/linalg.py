@@ -23,6 +23,16 @@ def regular(*shape: int) -> Draw:
     return lambda rng: rng.standard_normal(shape) + 4 * np.eye(shape[-1])
 
 
+def apart(*shape: int) -> Draw:
+    """Float64 whose diagonal is large and spread, so that eigenvalues come in its order from any iteration."""
+    return lambda rng: 0.5 * rng.standard_normal(shape) + np.diag(4.0 * np.arange(1, shape[-1] + 1))
+
+
+def _eigenvalues(x, imag=None):
+    values = torch.linalg.eigvals(x if imag is None else torch.complex(x, imag))
+    return values.real, values.imag
+
+
 def _triangular(upper: int, unit: int, transpose: int):
     def twin(a, b):
         a = a.mT if transpose else a
@@ -54,6 +64,10 @@ LINALG = [
     sample("Cholesky", definite(3, 3), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
     sample("Cholesky", definite(2, 4, 4), domain="ontrain", symmetric=True, twin=torch.linalg.cholesky),
     sample("Eigh", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.eigvalsh),
+    *(
+        sample("Eig", *[apart(*shape)] * count, domain="ontrain", outputs=4, seeded=(0, 1), twin=_eigenvalues)
+        for shape, count in (((2, 2), 1), ((2, 2, 2), 1), ((2, 2), 2))
+    ),
     sample("CholeskyEx", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.cholesky),
     sample("InverseEx", regular(2, 3, 3), domain="ontrain", outputs=2, twin=torch.linalg.inv),
     *(

@@ -59,6 +59,8 @@ for _name, _read, *_arguments in (
     ("SuperGATConv", _plain, 4, 6),
 ):  # fmt: skip
     add(_name, "torch_geometric", read_by(_read, _name, *_arguments), graph)
+add("SuperGATConv with negative edges", "torch_geometric", read_by(
+    lambda layer, x, edges: layer(x, edges, edges.flip(0)[:, 1:]), "SuperGATConv", 4, 6), graph)  # fmt: skip
 
 
 def pooled_densely() -> nn.Module:

@@ -48,6 +48,11 @@ def _svd(x: torch.Tensor, full: int = 0) -> tuple[torch.Tensor, torch.Tensor, to
     return s, u, vh
 
 
+def _eig(x: torch.Tensor, imag: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    values, vectors = torch.linalg.eig(x if imag is None else torch.complex(x, imag))
+    return values.real, values.imag, vectors.real, vectors.imag
+
+
 def _qr(x: torch.Tensor, complete: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     q, r = torch.linalg.qr(x, mode="complete" if complete else "reduced")
     return q, r
@@ -68,6 +73,7 @@ def _pinv(x: torch.Tensor, atol: torch.Tensor, rtol: torch.Tensor, hermitian: in
 
 lowers_composite("Cholesky")(_by(torch.linalg.cholesky))
 lowers_composite("CholeskyEx")(_by(torch.linalg.cholesky_ex))
+lowers_composite("Eig")(_by(_eig))
 lowers_composite("Eigh")(_by(torch.linalg.eigh))
 lowers_composite("LogAbsDet")(_by(_log_abs_det))
 lowers_composite("Solve")(_by(torch.linalg.solve))
