@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 import torch
@@ -41,6 +41,7 @@ from ontrain.graph import (
     updates_of,
     verify,
 )  # fmt: skip
+from ontrain.operators import Value
 
 __all__ = ["Translated", "translate"]
 
@@ -118,7 +119,7 @@ class _Program(Walk):
         self.op.environment.update(values)
         for node, value in values.items():
             if COMPLEX in value.metadata_props:
-                self.op.environment[node] = parts(self.op, value)
+                self.op.environment[node] = parts(self.op, cast(Value, value))
         self.started = dict(self.op.environment)
         self.op.trained.update(values[node] for node in parameters if node in values)
         for node, tensor in constants.items():

@@ -105,7 +105,8 @@ def _along(op: AtenBuilder, handler: Handler, name: str, args: Sequence[Any], na
     if settings[2:] not in ([], [1]) or not isinstance(dim, int):
         return None
     whole = [[pair(op, t) for t in term] if isinstance(term, list | tuple) else pair(op, term) for term in terms]
-    return handler(op, *whole, dim % len(op.shape), *settings)
+    joined: Value = handler(op, *whole, dim % len(op.shape), *settings)
+    return joined
 
 
 def _part(op: AtenBuilder, value: Any, which: str) -> Any:
@@ -243,9 +244,10 @@ def pair(op: AtenBuilder, x: Complex) -> Value:
     return op.Concat(op.Unsqueeze(x.real, [-1]), op.Unsqueeze(x.imag, [-1]), axis=-1)
 
 
-def parts(op: AtenBuilder, x: ir.Value) -> Complex:
+def parts(op: AtenBuilder, x: Value) -> Complex:
     """Return the complex tensor whose parts lie along the last dimension of `x`."""
-    return Complex(*(op.Squeeze(part, [-1]) for part in op.Split(x, axis=-1, num_outputs=2, outputs=2)), joined=x)
+    real, imag = op.Split(x, axis=-1, num_outputs=2, outputs=2)
+    return Complex(op.Squeeze(real, [-1]), op.Squeeze(imag, [-1]), x)
 
 
 @on_complex("abs")

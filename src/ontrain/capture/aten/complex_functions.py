@@ -57,11 +57,11 @@ def _real(op: AtenBuilder) -> Any:
 
 @on_complex("einsum")
 def einsum(op: AtenBuilder, equation: str, operands: Sequence[Term], *, path: object = None) -> Complex:
-    if len(operands) == 2 and all(isinstance(operand, Complex) for operand in operands):
+    first, second = operands if len(operands) == 2 else (None, None)
+    if isinstance(first, Complex) and isinstance(second, Complex):
         terms, result = subscripts(equation, [len(shape) for shape in op.listed_shapes(1)])
-        spelled = f"{','.join(terms)}->{result}"
         if all(len(set(term)) == len(term) for term in terms):
-            y = joined_product(op, *operands, spelled)
+            y = joined_product(op, first, second, f"{','.join(terms)}->{result}")
             if y is not None:
                 return y
     return _multilinear(op, operands, lambda *factors: op.Einsum(*factors, equation=equation))

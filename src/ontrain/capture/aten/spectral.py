@@ -34,8 +34,8 @@ def _transformed(op: AtenBuilder, x: Value | Complex, dim: int, length: Dim | No
 
 def _apart(op: AtenBuilder, pairs: Any, shape: Sequence[Dim]) -> Complex:
     """The two parts of what a DFT gives, of a shape that is known."""
-    parts = [op.Squeeze(op.Slice(pairs, [i], [i + 1], [-1]), [-1]) for i in (0, 1)]
-    return Complex(*(op.typed(part, shape) for part in parts), joined=op.typed(pairs, [*shape, 2]))
+    real, imag = (op.typed(op.Squeeze(op.Slice(pairs, [i], [i + 1], [-1]), [-1]), shape) for i in (0, 1))
+    return Complex(real, imag, op.typed(pairs, [*shape, 2]))
 
 
 def _to_the_power(op: AtenBuilder, x: Value | Complex, sizes: Sequence[Dim], exponent: float) -> Value | Complex:
