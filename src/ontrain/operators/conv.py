@@ -83,7 +83,6 @@ define(
     agreeing=_convolution,
     flops=_conv_flops,
     convolves=True,
-    single=True,
     stock=Stock.KERNEL,
 )
 
@@ -110,7 +109,6 @@ define(
     agreeing=_convolution,
     flops=_conv_transpose_flops,
     convolves=True,
-    single=True,
     stock=Stock.KERNEL,
 )
 

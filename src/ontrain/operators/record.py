@@ -185,8 +185,6 @@ class Operator:
         keeps_values: the result's elements are the first input's, cast or at other places; what it leaves out matters
             to nobody.
         recurrent: whether it is a recurrent layer.
-        single: whether halves of it are computed in single precision where a graph serves on a CPU, whose kernels for
-            halves take several times as long.
         labels: position of the input that holds class numbers, of which `ignore_index` may leave some out.
         fills: its result repeats a value as often as it is asked to.
         axis: which axes it takes.
@@ -244,7 +242,6 @@ class Operator:
     keeps_values: bool = False
     reduces: bool = False
     recurrent: bool = False
-    single: bool = False
     labels: int | None = None
     fills: bool = False
     axis: Axis = Axis.INSIDE

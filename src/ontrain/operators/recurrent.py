@@ -76,7 +76,6 @@ _LAYER = Operator(
     choices=DIRECTION,
     fault=_functions,
     recurrent=True,
-    single=True,
     evaluator=Evaluator.IN_PART,
     agreeing=_recurrent,
     smallest=Smallest({"hidden_size": 1}),
@@ -86,7 +85,7 @@ _LAYER = Operator(
 define("GRU", _LAYER)
 define("LSTM", _LAYER)
 define("RNN", _LAYER)
-define("LstmLayer", domain=DOMAIN, flops=_layer_flops, single=True)
+define("LstmLayer", domain=DOMAIN, flops=_layer_flops)
 define("LstmLayerGrad", domain=DOMAIN, flops=lambda node: 2 * _layer_flops(node))
 
 

@@ -17,14 +17,15 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def file_of(
-    nodes: Sequence[onnx.NodeProto], fed: Arrays, weights: Arrays, outputs: Sequence[str], opset=17, microsoft=None
-) -> bytes:
+    nodes: Sequence[onnx.NodeProto], fed: Arrays, weights: Arrays, outputs: Sequence[str], opset=17, microsoft=None,
+    result=onnx.TensorProto.FLOAT,
+) -> bytes:  # fmt: skip
     """A file that computes outputs of nodes from what is fed, whose sizes are fixed, and from weights."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
         for name, a in fed.items()
     ]  # fmt: skip
-    results = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs]
+    results = [helper.make_tensor_value_info(name, result, None) for name in outputs]
     held = [numpy_helper.from_array(a, name) for name, a in weights.items()]
     graph = helper.make_graph(list(nodes), "operator", inputs, results, held)
     opsets = {"": opset} if microsoft is None else {"": opset, "com.microsoft": microsoft}

@@ -10,9 +10,9 @@ from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
+from ontrain.providers.torch.lowering.carried_halves import carries_halves, in_single_precision
 from ontrain.providers.torch.lowering.joined_rows import bind_fixed, emit_joined
 from ontrain.providers.torch.lowering.registry import find_lowering
-from ontrain.providers.torch.lowering.single_layers import in_single, is_of_halves
 from ontrain.providers.torch.lowering.small_nodes import Row, rows_of_small
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
@@ -32,18 +32,18 @@ def with_bodies(model: ir.Model, device: str = "cpu", *, widens: bool = False) -
     Args:
         model: what is to be lowered.
         device: the type of device.
-        widens: whether layers of halves are computed in single precision, see `single_layers`.
+        widens: whether halves are computed in single precision, see `carried_halves`.
     """
 
     def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-        if widens and is_of_halves(node):
-            return in_single(op, node, inputs)
         if find_lowering(node, device) is not None:
             return signed(op, node, inputs)
         return expand(op, node, inputs)
 
+    if widens and carries_halves(model):
+        model = in_single_precision(model)
     unsigned = any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs)
-    if unsigned or (widens and any(map(is_of_halves, model.graph))):
+    if unsigned:
         model = rebuild(model, body)
     left = _without_lowering(model, device)
     while left:

@@ -1,13 +1,15 @@
-"""Layers of halves in single precision: onnxruntime's numbers, and no kernels for halves."""
+"""Halves in single precision: as near to exact numbers as onnxruntime's, and no kernels for halves."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from onnx import helper
 
-from ontrain.providers.torch.lowering import nodes as lowering, single_layers
+from ontrain import InferenceSession
+from ontrain.providers.torch.lowering import nodes as lowering
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
 
@@ -63,8 +65,7 @@ def test_large_numbers_overflow_at_the_end_only(rng):
 
 def test_a_step_that_trains_keeps_its_halves(monkeypatch):
     widened = []
-    usual = single_layers.in_single
-    monkeypatch.setattr(lowering, "in_single", lambda op, node, inputs: widened.append(node) or usual(op, node, inputs))
+    monkeypatch.setattr(lowering, "in_single_precision", widened.append)
     model = torch.nn.Sequential(torch.nn.Conv1d(4, 6, 3), torch.nn.Flatten(), torch.nn.Linear(30, 2)).half()
     description = {"inputs": [("x", ["n", 4, 7]), ("z", ["n", 2])], "outputs": [("loss", [], True), ("y", ["n", 2])]}
     trainer = ORTTrainer(model, description, optim.SGDConfig(lr=0.01), torch.nn.functional.mse_loss)
@@ -77,3 +78,59 @@ def test_without_rows_halves_are_computed_as_the_file_has_them(rng, monkeypatch)
     layer, shape, weights = LAYERS["GRU"]
     model, feeds = _halved(layer, rng, shape, **weights)
     assert "sigmoid" in calls(assert_as_onnxruntime(model, feeds, rtol=5e-3, atol=5e-3))
+
+
+def _run(model, feeds):
+    return InferenceSession(model, providers=["TorchExecutionProvider"]).run(None, feeds)[0]
+
+
+def test_a_chain_errs_no_more_than_onnxruntimes(rng):
+    """Ten layers: each product rounded to halves would add an error of its own."""
+    held = {f"w{i}": (rng.standard_normal((64, 64)) / 8).astype(np.float16) for i in range(10)}
+    x = rng.standard_normal((32, 64)).astype(np.float16)
+    nodes, before, exact = [], "x", x.astype(np.float64)
+    for i in range(10):
+        nodes += [node("MatMul", [before, f"w{i}"], [f"p{i}"]), node("Tanh", [f"p{i}"], [f"t{i}"])]
+        nodes += [node("Add", [f"t{i}", before], [f"s{i}"])]
+        before, exact = f"s{i}", exact + np.tanh(exact @ held[f"w{i}"].astype(np.float64))
+    model = file_of(nodes, {"x": x}, held, [before], result=10)
+    stock = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    ours = _run(model, {"x": x})
+    errors = [np.linalg.norm(y.astype(np.float64) - exact) for y in (ours, stock)]
+    assert ours.dtype == np.float16 and errors[0] <= errors[1] * 1.02
+
+
+def test_a_cast_to_halves_rounds(rng):
+    nodes = [node("Cast", ["x"], ["h"], to=10), node("Add", ["h", "h"], ["s"]), node("Cast", ["s"], ["y"], to=1)]
+    x = np.array([2049.0, 1 / 3], np.float32)
+    y = _run(file_of(nodes, {"x": x}, {}, ["y"]), {"x": x})
+    np.testing.assert_array_equal(y, 2 * x.astype(np.float16).astype(np.float32))
+
+
+def test_rows_of_a_table_stay_halves(rng):
+    table, ids = rng.standard_normal((500, 8)).astype(np.float16), np.array([[3, 499]], np.int64)
+    nodes = [node("Gather", ["table", "ids"], ["g"]), node("Mul", ["g", "g"], ["y"])]
+    session = InferenceSession(
+        file_of(nodes, {"ids": ids}, {"table": table}, ["y"], result=10), providers=["TorchExecutionProvider"]
+    )
+    (y,) = session.run(None, {"ids": ids})
+    np.testing.assert_array_equal(y, table[ids] * table[ids])
+    assert calls(session).count("copy_") <= 2  # the rows, and the result: not the table
+
+
+def test_branches_hand_halves_in_and_out(rng):
+    half = helper.make_tensor_value_info
+    branch = [
+        helper.make_graph([node(op_type, ["h", "h"], ["z"])], op_type, [], [half("z", 10, [4])])
+        for op_type in ("Mul", "Add")
+    ]
+    nodes = [
+        node("Exp", ["x"], ["h"]), node("If", ["c"], ["i"], then_branch=branch[0], else_branch=branch[1]),
+        node("Sqrt", ["i"], ["y"]),
+    ]  # fmt: skip
+    x = rng.standard_normal(4).astype(np.float16)
+    for c in (True, False):
+        feeds = {"x": x, "c": np.array(c)}
+        e = np.exp(x.astype(np.float64))
+        y = _run(file_of(nodes, feeds, {}, ["y"], result=10), feeds)
+        np.testing.assert_allclose(y, np.sqrt(e * e if c else e + e), rtol=2e-3)
