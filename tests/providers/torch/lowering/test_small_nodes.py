@@ -141,9 +141,10 @@ def test_half_precision_runs_in_a_row_and_errs_no_more_than_onnxruntime(rng):
     w, bias = rng.standard_normal((8, 8)).astype(np.float16), rng.standard_normal(8).astype(np.float16)
 
     def middle(kind):
-        return [node("Cast", ["b"], ["g"], to=10), node("Cast", ["g"], ["h"], to=kind), node("MatMul", ["h", "w"], ["m"]),
-                node("Add", ["m", "bias"], ["n"]), node("Softmax", ["n"], ["s"]), node("Mul", ["s", "n"], ["p"]),
-                node("Sigmoid", ["p"], ["q"]), node("Cast", ["q"], ["c"], to=1)]  # fmt: skip
+        return [node("Cast", ["b"], ["g"], to=10), node("Cast", ["g"], ["h"], to=kind),
+                node("MatMul", ["h", "w"], ["m"]), node("Add", ["m", "bias"], ["n"]), node("Softmax", ["n"], ["s"]),
+                node("Mul", ["s", "n"], ["p"]), node("Sigmoid", ["p"], ["q"]),
+                node("Cast", ["q"], ["c"], to=1)]  # fmt: skip
 
     model, feeds = chain(rng, middle(10), weights={"w": w, "bias": bias})
     wide = {name: array.astype(np.float64) for name, array in (("w", w), ("bias", bias))}
