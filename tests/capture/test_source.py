@@ -41,12 +41,12 @@ def test_a_line_in_a_package_comes_with_the_users_own(library):
 
 
 def test_only_names_that_are_near_in_meaning_are_suggested():
-    class Eigen(nn.Module):
+    class Factors(nn.Module):
         def forward(self, x):
-            return torch.linalg.eig(x)[0].abs()
+            return torch.linalg.ldl_factor(x).LD
 
-    with pytest.raises(CaptureError, match="linalg_eig") as refusal:
-        capture(Eigen(), (torch.randn(3, 3),))
+    with pytest.raises(CaptureError, match="linalg_ldl_factor") as refusal:
+        capture(Factors(), (torch.randn(3, 3),))
     text = refusal.value.way_out
-    assert "logical_" not in text and "'linalg_eigh'" in text
+    assert "logical_" not in text and "'linalg_lu_factor" in text
     assert "fallback=" in text and 'backend="ontrain"' in text

@@ -251,17 +251,18 @@ def test_a_language_model_with_its_loss_is_eagers():
 
 class Unknown(nn.Linear):
     def forward(self, x):
-        return torch.linalg.eig(super().forward(x))[0].abs().sum() + super().forward(x).tanh()
+        y = super().forward(x)
+        return torch.linalg.det(torch.complex(y, y)).abs() + y.tanh()
 
 
 def test_a_piece_that_is_refused_is_run_by_pytorch_and_said_so():
     ours, eager = twins(lambda: Unknown(4, 4))
     compiled = torch.compile(ours, backend=ontrain)
     x = torch.randn(4, 4, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_eig"):
+    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_det"):
         assert_a_step_is_eagers(compiled, ours, eager, x)
     torch._dynamo.reset()
-    with pytest.raises(CaptureError, match="linalg_eig"):
+    with pytest.raises(CaptureError, match="linalg_det"):
         torch.compile(ours, backend=ontrain, **KEPT)(x)
 
 
