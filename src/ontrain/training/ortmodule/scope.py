@@ -32,6 +32,7 @@ __all__ = ["Scope"]
 
 _FIXED = (*ATOMS, *CODE, tuple, frozenset)
 _CONTAINERS = (list, dict, set, deque)
+_NESTING = (*_CONTAINERS, tuple)
 _LARGEST_CONTAINER = 256  # items at each level: looking at them takes as long as a call has to spare
 _LIBRARIES = frozenset({"torch", "builtins", "typing", "abc", "collections"})
 _NOTHING = object()
@@ -235,9 +236,12 @@ def _items_of(value: object, *outer: object) -> Any:
     if isinstance(value, _CONTAINERS) and len(value) > _LARGEST_CONTAINER:
         return len(value)
     if isinstance(value, dict):
-        return tuple([(key, _items_of(item, value, *outer)) for key, item in value.items()])
+        return tuple(
+            [(key, _items_of(item, value, *outer) if isinstance(item, _NESTING) else item)
+             for key, item in value.items()]
+        )  # fmt: skip
     if isinstance(value, list | tuple | deque):
-        return tuple([_items_of(item, value, *outer) for item in value])
+        return tuple([_items_of(item, value, *outer) if isinstance(item, _NESTING) else item for item in value])
     return frozenset(value) if isinstance(value, set) else value
 
 
