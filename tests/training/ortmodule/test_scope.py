@@ -50,7 +50,7 @@ def classes():
 
     class Scaled(Base):
         settings, shift, pair, kind = Settings, Shift.UP, (1.0, 2.0), torch.float32
-        table, names = {"by": 1.0}, ["plus"]
+        table, names, levels = {"by": 1.0}, ["plus"], [([2.0],)]
         constant = torch.full((3,), 2.0)
         apart = functools.partial(torch.mul, other=2.0)
 
@@ -67,7 +67,7 @@ def classes():
         def forward(self, x):
             y = self.sign(self.linear(x)) * self.gain + type(self).offset + self.shift.value
             y = self.doubled(self.times(y)) * self.pair[1] * self.settings.scale * self.helper.inner.scale
-            y = type(self).apart(y).to(self.kind) * self.constant + self.table["by"] * FACTORS[0]
+            y = type(self).apart(y).to(self.kind) * self.constant + self.table["by"] * FACTORS[0] * self.levels[0][0][0]
             return y ** OPTIONS["inner"]["power"] if "plus" in self.names else -y
 
     return Meta, Base, OtherBase, Scaled
@@ -99,6 +99,7 @@ CHANGES = {
     "a tensor": lambda s: setattr(s.kind, "constant", torch.full((3,), 5.0)),
     "values of a tensor": lambda s: s.kind.constant.mul_(2),
     "a list": lambda s: s.kind.names.clear(),
+    "a list in a tuple": lambda s: s.kind.levels[0][0].__setitem__(0, 5.0),
     "a dict": lambda s: s.kind.table.update(by=5.0),
     "a partial": lambda s: setattr(s.kind, "apart", functools.partial(torch.mul, other=5.0)),
     "a partial method": lambda s: setattr(s.kind, "doubled", functools.partialmethod(s.kind.power, exponent=5.0)),
