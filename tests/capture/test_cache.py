@@ -8,16 +8,19 @@ import subprocess
 import sys
 import textwrap
 import types
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_buffer_registration_hook
 
 from ontrain import OptionError
 from ontrain.capture import capture, module_capture as capturing
 from ontrain.capture.cache import cache as caching, folder as folders, open_cache
+from ontrain.capture.export import quiet
 from ontrain.graph import to_text
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
@@ -426,3 +429,17 @@ def test_a_module_that_imports_a_package_when_it_is_looked_at_is_left_alone(expo
     module = nn.Linear(4, 3)
     x = torch.randn(2, 4)
     torch.testing.assert_close(ORTModule(copy.deepcopy(module))(x), module(x))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_hook_of_a_failed_export_is_taken_back_and_the_users_stays(own):
+    """Up to torch 2.12 an export that fails leaves it, and nothing would come from the cache from then on."""
+    hooks = torch.nn.modules.module._global_buffer_registration_hooks
+    handle = register_module_buffer_registration_hook(lambda module, name, buffer: None) if own else None
+    before = dict(hooks)
+    with suppress(ZeroDivisionError), quiet():
+        register_module_buffer_registration_hook(lambda module, name, buffer: None)
+        raise ZeroDivisionError
+    assert dict(hooks) == before
+    if handle is not None:
+        handle.remove()

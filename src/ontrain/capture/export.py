@@ -360,8 +360,9 @@ def quiet() -> Iterator[None]:
             logger.disabled = True
             after.callback(setattr, logger, "disabled", False)
         # Up to torch 2.12 an export that fails leaves its hook there, and no later graph could be kept in the cache.
-        hooks = available("torch.nn.modules.module._global_buffer_registration_hooks") or {}
-        after.callback(lambda there: [hooks.pop(hook) for hook in [*hooks] if hook not in there], frozenset(hooks))
+        hooks = available("torch.nn.modules.module._global_buffer_registration_hooks")
+        if hooks is not None:  # it is there, and empty, where nobody has registered any
+            after.callback(lambda there: [hooks.pop(hook) for hook in [*hooks] if hook not in there], frozenset(hooks))
         # It prints the part of the graph that it had, too.
         after.enter_context(replaced({"torch.export._trace.print": lambda *_, **__: None}))
         warnings.simplefilter("ignore", FutureWarning)
