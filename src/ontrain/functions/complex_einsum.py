@@ -6,21 +6,17 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ontrain.functions.einsum import result_shape
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder
-from ontrain.operators import Value, subscripts
+from ontrain.operators import Value
 
 __all__: list[str] = []
 
 
 def _types(inputs: list[Any], *, equation: str, conjugate: int = 0) -> list[tuple[ir.DataType, ir.Shape]]:
-    """Of two lengths of a letter the one that is not 1."""
-    terms, result = subscripts(equation, [len(x.shape) - 1 for x in inputs])
-    lengths: dict[str, Any] = {}
-    for term, x in zip(terms, inputs, strict=True):
-        for letter, length in zip(term, x.shape[:-1], strict=True):
-            lengths[letter] = length if lengths.get(letter, 1) == 1 else lengths[letter]
-    return [(inputs[0].dtype, ir.Shape([*(lengths[letter] for letter in result), 2]))]
+    shapes = [list(x.shape)[:-1] for x in inputs]
+    return [(inputs[0].dtype, ir.Shape([*result_shape(equation, shapes), 2]))]
 
 
 @composite("ComplexEinsum", infer=_types)

@@ -16,7 +16,7 @@ from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import Precision, Smallest, Stock, define
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["subscripts"]
+__all__ = ["choices_of_indices", "subscripts", "without_broadcast"]
 
 
 def _einsum(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
@@ -29,20 +29,18 @@ def _einsum(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[
 
 def _einsum_flops(node: ir.Node) -> int:
     """Two operands: one product over all indices; more are taken as a chain of such products."""
-    terms = node.attributes["equation"].as_string().replace(" ", "").partition("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    ellipsis = 1
-    for index, term in enumerate(terms):
-        dims = shape_of(node, index)
-        letters = term.replace("...", "")
-        if "..." in term:
-            before = len(term.partition("...")[0])
-            broadcast = dims[before : len(dims) - (len(letters) - before)]
-            ellipsis = max(ellipsis, math.prod(broadcast))
-            dims = (*dims[:before], *dims[before + len(broadcast) :])
-        for letter, size in zip(letters, dims, strict=True):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-    return 2 * ellipsis * math.prod(sizes.values()) * max(len(terms) - 1, 0)
+    shapes = [shape_of(node, place) for place in range(len(node.inputs))]
+    return 2 * choices_of_indices(node, shapes) * max(len(shapes) - 1, 0)
+
+
+def choices_of_indices(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return how many elements an array with an axis for each letter of a node's equation has."""
+    terms, _ = subscripts(node.attributes["equation"].as_string(), list(map(len, shapes)))
+    lengths: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        for letter, length in zip(term, shape, strict=True):
+            lengths[letter] = max(lengths.get(letter, 1), length)
+    return math.prod(lengths.values())
 
 
 define(
@@ -60,7 +58,7 @@ def einsum(op: Op, dy: Value, *xs: Value, equation: str) -> Adjoints:
     """Each operand's adjoint is the einsum of dy with all other operands, with dy's subscripts in its place."""
     terms, result = subscripts(equation, [len(static_dims(x)) for x in xs])
     whole = dict(zip(result, static_dims(dy), strict=True))
-    others = [_without_broadcast(op, x, term, whole) for x, term in zip(xs, terms, strict=True)]
+    others = [without_broadcast(op, x, term, static_dims(x), whole) for x, term in zip(xs, terms, strict=True)]
     return [
         _operand(op, dy, result, x, terms[i], [o for j, o in enumerate(others) if j != i]) if op.wanted[i] else None
         for i, x in enumerate(xs)
@@ -85,9 +83,19 @@ def subscripts(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     return spelled, result.replace("...", ellipsis)
 
 
-def _without_broadcast(op: Op, x: Value, term: str, whole: dict[str, int]) -> tuple[Any, str]:
-    """An operand without the axes of length one that the result has longer; an Einsum of letters would clash."""
-    axes = [i for i, (c, d) in enumerate(zip(term, static_dims(x), strict=True)) if d == 1 and whole.get(c, 1) != 1]
+def without_broadcast(
+    op: Op, x: Value, term: str, dims: Sequence[int], whole: dict[str, int]
+) -> tuple[Value, str]:  # fmt: skip
+    """Return an operand without the axes of length one that the result has longer: two lengths of a letter would clash.
+
+    Args:
+        op: the builder.
+        x: the operand.
+        term: its letters.
+        dims: the lengths of the axes that these stand for.
+        whole: those of the result, by letter.
+    """
+    axes = [i for i, (c, d) in enumerate(zip(term, dims, strict=True)) if d == 1 and whole.get(c, 1) != 1]
     return (op.Squeeze(x, axes), "".join(c for i, c in enumerate(term) if i not in axes)) if axes else (x, term)
 
 

@@ -42,9 +42,9 @@ Term = Complex | Value | complex | Size
 complexes: dict[str, Handler] = {}
 """Translations of operators that take or give complex tensors, by name without overload."""
 
-# Operators that do the same to both parts.
 _ALONG = {"slice": 0, "slice_scatter": 1, "cat": 0}
-"""Those that a last axis of two does not disturb, by how many operands stand before the axis along which they work."""
+"""Operators that a last axis of two does not disturb, by the place of the operand before the axis that they take."""
+# Operators that do the same to both parts.
 _PARTWISE = frozenset({
     "view", "reshape", "flatten", "unflatten", "_unsafe_view", "squeeze", "unsqueeze", "permute", "transpose", "t",
     "movedim", "expand", "slice", "select", "narrow", "cat", "stack", "index_select", "gather", "index", "sum",

@@ -27,19 +27,17 @@ def check_settings(node: ir.Node) -> None:
         value = _stated(node, name)
         stated = value if isinstance(value, tuple) else (value,)
         if value is not None and any(each not in known for each in stated):
-            _refuse(node, name, value, f"it must be one of {', '.join(repr(word) for word in known if word != '')}")
+            _refuse(
+                node,
+                f"attribute {name!r} is {value!r}",
+                f"it must be one of {', '.join(repr(word) for word in known if word != '')}",
+            )
     for name, least in record.least.items():
         value = _stated(node, name)
         if value is not None and value < least:
-            _refuse(node, name, value, f"it must not be less than {least}")
+            _refuse(node, f"attribute {name!r} is {value!r}", f"it must not be less than {least}")
     if record.fault is not None and (reason := record.fault(node)):
-        raise GraphError(
-            f"the attributes of {node.domain or 'ai.onnx'}.{node.op_type} do not fit together",
-            node=describe(node),
-            source=source_of(node),
-            reason=reason,
-            way_out="export the model again; the file may be damaged",
-        )
+        _refuse(node, f"the attributes of {node.domain or 'ai.onnx'}.{node.op_type} do not fit together", reason)
 
 
 def _stated(node: ir.Node, name: str) -> Any:
@@ -47,9 +45,9 @@ def _stated(node: ir.Node, name: str) -> Any:
     return None if attribute is None or attribute.is_ref() else attribute.value
 
 
-def _refuse(node: ir.Node, name: str, value: Any, reason: str) -> None:
+def _refuse(node: ir.Node, problem: str, reason: str) -> None:
     raise GraphError(
-        f"attribute {name!r} is {value!r}",
+        problem,
         node=describe(node),
         source=source_of(node),
         reason=reason,

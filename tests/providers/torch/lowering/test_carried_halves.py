@@ -45,7 +45,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_layer_of_halves_runs_in_single_precision(rng, name):
+def test_a_layer_of_halves_runs_carry_single(rng, name):
     layer, shape, weights = LAYERS[name]
     model, feeds = _halved(layer, rng, shape, **weights)
     session = assert_as_onnxruntime(model, feeds, **HALF_ULP)
@@ -65,7 +65,7 @@ def test_large_numbers_overflow_at_the_end_only(rng):
 
 def test_a_step_that_trains_keeps_its_halves(monkeypatch):
     widened = []
-    monkeypatch.setattr(lowering, "in_single_precision", widened.append)
+    monkeypatch.setattr(lowering, "carry_single", widened.append)
     model = torch.nn.Sequential(torch.nn.Conv1d(4, 6, 3), torch.nn.Flatten(), torch.nn.Linear(30, 2)).half()
     description = {"inputs": [("x", ["n", 4, 7]), ("z", ["n", 2])], "outputs": [("loss", [], True), ("y", ["n", 2])]}
     trainer = ORTTrainer(model, description, optim.SGDConfig(lr=0.01), torch.nn.functional.mse_loss)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ontrain.graph import Builder, rebuild
 from ontrain.operators import record_of
 
-__all__ = ["carries_halves", "in_single_precision"]
+__all__ = ["carries_halves", "carry_single"]
 
 _HALF, _SINGLE = ir.DataType.FLOAT16, ir.DataType.FLOAT
 Values = list[ir.Value | None]
@@ -26,7 +26,7 @@ def carries_halves(model: ir.Model) -> bool:
     return any(record_of(node).computes and _has_halves(node.inputs) for node in model.graph)
 
 
-def in_single_precision(model: ir.Model) -> ir.Model:
+def carry_single(model: ir.Model) -> ir.Model:
     """Return a model with equal inputs and outputs that computes its halves in single precision.
 
     A value that the file casts to halves is rounded; so is each output. What only moves halves that nothing has

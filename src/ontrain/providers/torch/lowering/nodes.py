@@ -10,7 +10,7 @@ from ontrain.errors import ProviderError
 from ontrain.functions import expand, has_body
 from ontrain.graph import Builder, blamed_on, describe, rebuild, source_of
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.carried_halves import carries_halves, in_single_precision
+from ontrain.providers.torch.lowering.carried_halves import carries_halves, carry_single
 from ontrain.providers.torch.lowering.joined_rows import bind_fixed, emit_joined
 from ontrain.providers.torch.lowering.registry import find_lowering
 from ontrain.providers.torch.lowering.small_nodes import Row, rows_of_small
@@ -41,7 +41,7 @@ def with_bodies(model: ir.Model, device: str = "cpu", *, widens: bool = False) -
         return expand(op, node, inputs)
 
     if widens and carries_halves(model):
-        model = in_single_precision(model)
+        model = carry_single(model)
     unsigned = any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs)
     if unsigned:
         model = rebuild(model, body)
