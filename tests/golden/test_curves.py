@@ -1,4 +1,4 @@
-"""Kept loss curves, run again through the whole engine."""
+"""AttachedBuffer loss curves, run again through the whole engine."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from ontrain.capture.arrays import (
     to_tensor as to_tensor,
 )
 from ontrain.capture.aten import aten
+from ontrain.capture.attached import AttachedBuffer as AttachedBuffer
 from ontrain.capture.autograd import traced_here as traced_here
 from ontrain.capture.cache import open_cache as open_cache
 from ontrain.capture.captured import Captured
@@ -24,7 +25,6 @@ from ontrain.capture.inspection import (
     numbered as numbered,
 )
 from ontrain.capture.installed import is_installed as is_installed
-from ontrain.capture.kept import Kept as Kept
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
@@ -32,6 +32,7 @@ from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_
 from ontrain.capture.own_failure import FailingForwardError as FailingForwardError, refuse_as_eager as refuse_as_eager
 from ontrain.capture.owners import owners_of as owners_of
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
+from ontrain.capture.reachable import held_by as held_by
 from ontrain.capture.source import is_users as is_users
 from ontrain.capture.sparse_state import sparse_tensors as sparse_tensors
 from ontrain.capture.structure import (
@@ -44,8 +45,17 @@ from ontrain.capture.structure import (
     tells_positions as tells_positions,
     unflatten as unflatten,
 )
+from ontrain.capture.tables import (
+    ALL as ALL,
+    MISSING as MISSING,
+    MORE as MORE,
+    Table as Table,
+    tables_of as tables_of,
+    ways_to as ways_to,
+)
 from ontrain.capture.tracing import telling_grad_mode as telling_grad_mode
 from ontrain.capture.validate import validate
 from ontrain.capture.ways_out import refuse_scripted as refuse_scripted
+from ontrain.capture.writes import Tables as Tables, Write as Write
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -109,6 +109,10 @@ class Aliases:
             self._family.setdefault(self._root[node], []).append(node)
         self.followed = all(self._is_followed(node) for node in graph.nodes if mutates(node))
 
+    def root(self, node: fx.Node) -> fx.Node:
+        """Return the tensor whose memory a node's is part of, as far as the program tells."""
+        return self._root[node]
+
     def path(self, target: fx.Node) -> list[fx.Node]:
         """Return the views from a tensor that is written to up to its root, which is left out."""
         views = []

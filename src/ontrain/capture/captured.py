@@ -10,15 +10,16 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from ontrain.capture.attached import AttachedBuffer
 from ontrain.capture.chances import Course
 from ontrain.capture.counts import Count
 from ontrain.capture.decisions import Decisions
 from ontrain.capture.guards import Guards
 from ontrain.capture.inspection import Inspected
-from ontrain.capture.kept import Kept
 from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX
 from ontrain.capture.structure import CallSpec, Spec, unflatten
+from ontrain.capture.writes import Write
 
 __all__ = ["Captured"]
 
@@ -46,11 +47,12 @@ class Captured:
         inspected: values inside the module that somebody wants to see; they are further outputs of the model.
         decisions: conditions on values under which the graph is the module's forward.
         counts: numbers among the module's attributes that forward changes; the graph has those from before.
-        retained: tensors that forward leaves in the module, for the next call or for whoever reads them.
+        attached: the buffers that forward leaves with a gradient.
+        writes: what forward writes to Python objects, for the next call or for whoever reads them.
         course: random numbers that forward branches on, and the branches of the graph.
         masks: those that forward draws by numpy, in order; they are further inputs of the model, and whoever runs it
             draws them.
-        returns_attributes: whether outputs of the graph are tensors that forward leaves in attributes.
+        returns_writes: whether the tensors in what it writes are outputs of the graph.
         seconds: what each phase took.
     """
 
@@ -70,10 +72,11 @@ class Captured:
     inspected: Inspected = field(default_factory=Inspected)
     decisions: Decisions = field(default_factory=Decisions)
     counts: Sequence[Count] = ()
-    retained: Sequence[Kept] = ()
+    attached: Sequence[AttachedBuffer] = ()
+    writes: Sequence[Write] = ()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
-    returns_attributes: bool = False
+    returns_writes: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -93,11 +96,12 @@ class Captured:
         return [str(value.name) for value in self.model.graph.outputs[: self.output_spec.tensors()]]
 
     @property
-    def attributes(self) -> list[tuple[Kept, list[str]]]:
-        """What forward leaves in attributes, and the names of the outputs that it consists of."""
-        left = [place for place in self.retained if place.is_output] if self.returns_attributes else []
+    def written(self) -> list[tuple[Write, list[str]]]:
+        """What forward writes to Python objects, and the names of the outputs that the values consist of."""
+        if not self.returns_writes:
+            return []
         names = iter([str(value.name) for value in self.model.graph.outputs[self.output_spec.tensors() :]])
-        return [(place, [next(names) for _ in range(place.spec.tensors())]) for place in left if place.spec]
+        return [(write, [next(names) for _ in range(write.outputs)]) for write in self.writes]
 
     @property
     def complex_outputs(self) -> list[str]:

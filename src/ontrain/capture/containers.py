@@ -29,9 +29,13 @@ class Containers:
 
     Args:
         module: with its own tensors, before a trace.
+
+    Attributes:
+        originals: the module's own, by the place in memory of those that stand for them.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        self.originals: dict[int, Any] = {}
         self._owners: dict[int, Callable[[], torch.Tensor]] = {}
         for submodule in module.modules():
             for registered in (submodule.named_parameters, submodule.named_buffers):
@@ -46,6 +50,7 @@ class Containers:
 
     def refer_to_traced(self) -> None:
         """Give the module containers of the tensors that are registered now; the caller takes them back afterwards."""
+        self.originals.clear()
         for submodule, name, value in self._attributes:
             submodule.__dict__[name] = self._traced(value)
 
@@ -61,10 +66,12 @@ class Containers:
             return value
         if isinstance(value, torch.Tensor):
             return self._owners[id(value)]()
-        if not isinstance(value, dict):
-            return type(value)(self._traced(item, value, *outer) for item in value)
-        traced = copy.copy(value)
-        traced.update((key, self._traced(item, value, *outer)) for key, item in value.items())
+        if isinstance(value, dict):
+            traced = copy.copy(value)
+            traced.update((key, self._traced(item, value, *outer)) for key, item in value.items())
+        else:
+            traced = type(value)(self._traced(item, value, *outer) for item in value)
+        self.originals[id(traced)] = value
         return traced
 
 

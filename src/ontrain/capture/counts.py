@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +10,8 @@ import torch
 from torch import nn
 
 from ontrain.capture.sympy_sizes import size_of
+from ontrain.capture.tables import MISSING
+from ontrain.capture.writes import Write
 from ontrain.sizes import Size
 
 __all__ = ["Count", "counts", "known_counts"]
@@ -50,19 +51,20 @@ class Count:
         return f"forward changes the attribute {self.name!r} of {kind} from {self.before} to {after}"
 
 
-def counts(module: nn.Module, before: Mapping[str, Any]) -> Iterator[Count]:
-    """Yield the numbers of a module that are others now. A first one may have been an attribute of the class.
+_NUMBERS = (int, float)
 
-    Args:
-        module: after a call of forward.
-        before: its attributes before the call.
-    """
-    for name, now in module.__dict__.items():
-        value: Any = before[name] if name in before else getattr(type(module), name, None)
-        if type(value) not in (int, float):
-            continue
-        if (type(now) is type(value) and now != value) or (type(value) is int and isinstance(now, torch.SymInt)):
-            yield Count(module, name, value, now)
+
+def counts(writes: Iterable[Write]) -> Iterator[Count]:
+    """Yield the writes that change a number of a module. A first one may have been an attribute of the class."""
+    for write in writes:
+        module, now = write.table.owner, write.after
+        was: Any
+        if isinstance(module, nn.Module):
+            was = getattr(type(module), write.name, None) if write.before is MISSING else write.before
+            if type(was) in _NUMBERS and (
+                type(now) is type(was) or (type(was) is int and isinstance(now, torch.SymInt))
+            ):
+                yield Count(module, write.name, was, now)
 
 
 def known_counts(counts: Sequence[Count], symbols: set[str]) -> list[Count]:
@@ -70,18 +72,7 @@ def known_counts(counts: Sequence[Count], symbols: set[str]) -> list[Count]:
 
     Args:
         counts: what forward changes.
-        symbols: the sizes of the inputs.
-
-    Warns:
-        UserWarning: a number is changed by the values of tensors.
+        symbols: the sizes of the inputs. What follows from the values of tensors is left out.
     """
     named = [count.named() for count in counts]
-    known = [count for count in named if not isinstance(count.after, Size) or count.after.symbols() <= symbols]
-    for count in named:
-        if count not in known:
-            warnings.warn(
-                f"forward changes the attribute {count.name!r} of {type(count.module).__name__} by the values of "
-                "tensors; a graph leaves it as it is. Keep the number in a buffer.",
-                stacklevel=2,
-            )
-    return known
+    return [count for count in named if not isinstance(count.after, Size) or count.after.symbols() <= symbols]

@@ -15,15 +15,14 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from ontrain.capture.attached import AttachedBuffer, attached_buffers
 from ontrain.capture.autograd import check_functions
 from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
-from ontrain.capture.counts import Count
 from ontrain.capture.decisions import WAY_OUT, Answers, Decision, TwoDevicesError, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
-from ontrain.capture.kept import Kept, attributes_before, kept_tensors
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
@@ -43,6 +42,7 @@ from ontrain.capture.tracing import (
     went_for_compilers,
 )
 from ontrain.capture.ways_out import BROKEN, draws_from_a_generator
+from ontrain.capture.writes import Tables, Write
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import (
     TALKATIVE_LOGGERS,
@@ -85,8 +85,8 @@ class Exported:
         program: torch's.
         output_spec: the structure of its result.
         decisions: the conditions on values under which forward is the program.
-        counts: the numbers among the module's attributes that forward changes.
-        retained: tensors that forward leaves in the module.
+        attached: the buffers that forward leaves with a gradient.
+        writes: what forward writes to other Python objects.
         course: the random numbers, and answers about them, with which forward is the program.
         masks: those that forward draws by numpy, as the program's calls of `ontrain::mask` number them.
         held: conditions on sizes that the user's code asks, which hold for the program.
@@ -96,8 +96,8 @@ class Exported:
     program: torch.export.ExportedProgram
     output_spec: Spec
     decisions: Sequence[Decision]
-    counts: Sequence[Count]
-    retained: Sequence[Kept] = ()
+    attached: Sequence[AttachedBuffer] = ()
+    writes: Sequence[Write] = ()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
     held: Sequence[Any] = ()
@@ -113,7 +113,7 @@ def export(
     draws: Draws = Draws.NONE,
     *,
     masked: bool = False,
-    attributes: bool = False,
+    writes: bool = False,
 ) -> Exported:
     """Export a module in its own mode as a function of tensors.
 
@@ -126,7 +126,7 @@ def export(
             takes for them.
         draws: whether forward may branch on random numbers; the program is of the branches that it takes now.
         masked: whether the caller draws the masks that forward draws by numpy.
-        attributes: whether the program returns tensors that forward leaves in attributes, too.
+        writes: whether the program returns the tensors in what forward writes to Python objects, too.
 
     Raises:
         ValueBranchError: forward branches on values.
@@ -139,13 +139,12 @@ def export(
 
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
-        changed: list[list[Count]] = []
-        left: list[list[Kept]] = []
+        left: list[tuple[list[AttachedBuffer], list[Write]]] = []
         held: list[Any] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
-                    changed=changed.append, keeps=left.append, begins=masks.drawn.clear,
-                    attributes=attributes)  # fmt: skip
+                    leaves=left.append, begins=masks.drawn.clear,
+                    writes=writes)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
@@ -157,7 +156,7 @@ def export(
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results, masks, batch) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
-        return Exported(program, spec, decisions, changed[-1], tuple(left[-1]), masks=tuple(masks.drawn),
+        return Exported(program, spec, decisions, *left[-1], masks=tuple(masks.drawn),
                         held=tuple(dict.fromkeys(held)), outside=outside)  # fmt: skip
 
     try:
@@ -265,10 +264,9 @@ class Flat(nn.Module):
         returned: is given the structure of what the module returned.
         run: calls the module's forward.
         eager: whether a forward that asks whether it is compiled is told that it is not.
-        changed: is told which numbers among the module's attributes forward changes.
-        keeps: is told which tensors forward leaves in the module.
+        leaves: is told which buffers forward leaves with a gradient, and what it writes to other Python objects.
         begins: is called when forward begins.
-        attributes: whether tensors that it leaves in attributes are returned behind the others, see `Kept.is_output`.
+        writes: whether the tensors in what it writes are returned behind the others.
     """
 
     def __init__(
@@ -279,24 +277,23 @@ class Flat(nn.Module):
         run: Run,
         *,
         eager: bool = False,
-        changed: Callable[[list[Count]], None] | None = None,
-        keeps: Callable[[list[Kept]], None] | None = None,
+        leaves: Callable[[tuple[list[AttachedBuffer], list[Write]]], None] | None = None,
         begins: Callable[[], None] = restart,
-        attributes: bool = False,
+        writes: bool = False,
     ) -> None:
         super().__init__()
-        self._attributes = attributes
+        self._writes = writes
         self.module, self._eager = module, eager
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
-        self._returned, self._run, self._changed = returned, run, changed
+        self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
         # While torch traces a module with shared parts, `self.module` is a stand-in, and so is each of its parts.
         self._own: Callable[[], nn.Module] = lambda: module
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
-        self._keeps, self._begins = keeps, begins
+        self._leaves, self._begins = leaves, begins
         self._autocast = [(d, torch.get_autocast_dtype(d)) for d in AUTOCAST if torch.is_autocast_enabled(d)]
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -311,7 +308,7 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(unchanged_attributes(self._own(), state=False, changed=self._changed))
+            stack.enter_context(unchanged_attributes(self._own(), state=False))
             self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self._own()))
             for matrix in self.matrices:
@@ -320,19 +317,20 @@ class Flat(nn.Module):
                 stack.enter_context(torch.autocast(device, dtype))
             if self._eager:
                 stack.enter_context(as_eager())
-            before = attributes_before(self._own())
+            tables = Tables(self._own(), self._containers.originals)
+            stack.callback(tables.restore)
             owners = Owners(self._own(), tensors)
             leaves, spec = flatten(self._run(lambda: self._call(named)))
             spec = owners.told(spec, leaves)
-            left_behind = kept_tensors(before)
-            if self._keeps is not None:
-                self._keeps(left_behind)
-            attributes = [t for k in left_behind if k.is_output and self._attributes for t in k.tensors()]
+            changes = tables.changes()
+            if self._leaves is not None:
+                self._leaves((list(attached_buffers(self._own())), [write for write, _ in changes]))
+            written = [tensor for _, tensors in changes for tensor in tensors] if self._writes else []
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
-        return (*leaves, *attributes)
+        return (*leaves, *written)
 
     def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
         """Refuse a forward that gives an object among its arguments other tensors: the caller would not see them."""

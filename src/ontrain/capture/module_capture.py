@@ -18,7 +18,7 @@ from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
 from ontrain.capture.captured import Captured
 from ontrain.capture.chances import Course
-from ontrain.capture.counts import known_counts
+from ontrain.capture.counts import counts, known_counts
 from ontrain.capture.decisions import WAY_OUT, RandomBranchError, ValueBranchError
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
@@ -29,6 +29,7 @@ from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensi
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten
 from ontrain.capture.translate import translate
 from ontrain.capture.ways_out import refuse_scripted
+from ontrain.capture.writes import known_writes
 from ontrain.errors import CaptureError
 from ontrain.graph import Role, role_of
 
@@ -51,7 +52,7 @@ def capture(
     complex_pairs: bool = False,
     varies: Callable[[torch.Tensor], bool] = lambda _: False,
     writes_parameters: bool = False,
-    attributes: bool = False,
+    writes: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -77,7 +78,7 @@ def capture(
         varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
         writes_parameters: whether forward may write to parameters; those that want no gradient are among the buffers.
-        attributes: whether tensors that forward leaves in attributes, and that autograd follows, are outputs, too.
+        writes: whether the tensors in what forward writes to Python objects are outputs, too.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -105,7 +106,7 @@ def capture(
         complex_pairs=complex_pairs,
         varies=varies,
         writes_parameters=writes_parameters,
-        attributes=attributes,
+        writes=writes,
     )
     call = _Call(module, spec, enlarged(tensors, names.dynamic), tensors, names, state)
     draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
@@ -191,16 +192,16 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     guards = model.meta[GUARDS] = Guards.of(exported.program, names.inputs, exported.held)
     clock.lap("translate")
     outside = translated.varying or translated.masks
-    whole = not (exported.decisions or exported.counts or exported.course or exported.retained or outside)
+    whole = not (exported.decisions or exported.course or exported.attached or exported.writes or outside)
     if cache is not None and whole:
         cache.store(lambda *traced: Content(model, guards, output_spec, translated.specialised, *traced))
         clock.lap("cache")
     return call.captured(
         model, output_spec, guards, translated.specialised, clock.seconds,
         constants=translated.constants, varying=translated.varying, inspected=inspected_outputs(model, marks),
-        decisions=translated.path, counts=known_counts(exported.counts, guards.symbols()),
-        returns_attributes=names.attributes, course=exported.course, retained=exported.retained,
-        masks=translated.masks,
+        decisions=translated.path, counts=known_counts(list(counts(exported.writes)), guards.symbols()),
+        returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=exported.attached,
+        writes=known_writes(exported.writes, guards.symbols()),
     )  # fmt: skip
 
 
@@ -212,11 +213,11 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
     may, names = draws if paths else Draws.NONE, call.names
     trace = functools.partial(export, call.module, call.spec, call.samples, names.dynamic)
     try:
-        return trace(None, may, masked=paths, attributes=names.attributes)
+        return trace(None, may, masked=paths, writes=names.writes)
     except ValueBranchError as error:
         refusal = error
     try:
-        exported = trace(call.batch, may, masked=paths, attributes=names.attributes)
+        exported = trace(call.batch, may, masked=paths, writes=names.writes)
     except ValueBranchError as error:
         if paths:
             raise

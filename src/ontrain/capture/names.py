@@ -35,7 +35,7 @@ class Names:
         complex_pairs: whether the caller feeds, reads and trains complex tensors as pairs of real numbers.
         varies: says which tensors outside of the module are parameters of the graph; it holds the values of the others.
         writes_parameters: whether forward may write to parameters. Frozen ones are then buffers of the graph.
-        attributes: whether tensors that forward leaves in attributes are outputs, see `Kept.is_output`.
+        writes: whether the tensors in what forward writes to Python objects are outputs.
     """
 
     inputs: Sequence[str]
@@ -50,7 +50,7 @@ class Names:
     complex_pairs: bool = False
     varies: Callable[[torch.Tensor], bool] = lambda _: False
     writes_parameters: bool = False
-    attributes: bool = False
+    writes: bool = False
 
 
 class State:

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ontrain.internals import without_dispatch_modes
+
 __all__ = ["OutsideTensors", "original_of"]
 
 _CONVERSIONS = frozenset({
@@ -24,6 +26,9 @@ _CONVERSIONS = frozenset({
 
 class OutsideTensors(TorchFunctionMode):
     """Notes parameters that are not the traced module's own, and tensors whose values become numbers.
+
+    While it traces, torch runs what forward does to outside tensors alone: what it writes to these is taken back at the
+    end.
 
     Args:
         module: what is traced.
@@ -37,6 +42,15 @@ class OutsideTensors(TorchFunctionMode):
         self.parameters: list[nn.Parameter] = []
         self._converted: dict[int, torch.Tensor] = {}
         self._known = {id(parameter) for parameter in module.parameters()}
+        self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __exit__(self, *failure: Any) -> None:
+        """Leave the mode; give the tensors that were written to their values back."""
+        super().__exit__(*failure)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for tensor, before in self._written.values():
+                tensor.detach().copy_(before)
+        self._written.clear()
 
     def __torch_function__(
         self,
@@ -49,7 +63,11 @@ class OutsideTensors(TorchFunctionMode):
         named = kwargs or {}
         self._note(args)
         self._note(named.values())
-        if getattr(function, "__name__", "") in _CONVERSIONS:
+        name = getattr(function, "__name__", "")
+        if _writes(name):
+            self._hold(args[:1])
+        self._hold([named.get("out")])
+        if name in _CONVERSIONS:
             self._converted.update((id(value), value) for value in args if isinstance(value, torch.Tensor))
         return function(*args, **named)
 
@@ -62,9 +80,27 @@ class OutsideTensors(TorchFunctionMode):
             elif isinstance(value, list | tuple):
                 self._note(value)
 
+    def _hold(self, values: Iterable[Any]) -> None:
+        """Keep what tensors outside are before they are written to; of a view the whole tensor."""
+        for value in values:
+            if isinstance(value, list | tuple):
+                self._hold(value)
+            elif isinstance(value, torch.Tensor) and _has_values(value):
+                whole = value if value._base is None else value._base
+                if id(whole) not in self._written:
+                    with without_dispatch_modes():
+                        self._written[id(whole)] = whole, whole.detach().clone()
+
     def converted(self) -> list[torch.Tensor]:
         """Return the tensors outside of the module whose values became numbers."""
         return [tensor for tensor in self._converted.values() if _has_values(tensor)]
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of tensors by its name writes to its first argument: `add_`, `__iadd__`, `__setitem__`."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
+    return name.endswith("_") and name not in ("requires_grad_", "retain_grad_")
 
 
 def _has_values(tensor: torch.Tensor) -> bool:

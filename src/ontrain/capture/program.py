@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 
-from ontrain.capture.aliases import Aliases, mutates
+from ontrain.capture.aliases import Aliases, mutates, written_to
 from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
@@ -43,6 +44,7 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         CaptureError: an operator has neither a translation nor a decomposition into operators that have one.
     """
     simplify_questions(program)
+    _hold_written(program)
     if _casts(program.graph_module):
         _refuse_lost_writes(program.graph_module.graph)
         cast_before(program.graph_module)
@@ -62,6 +64,19 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
     if missing:
         raise _missing_error(missing[0])
     return program, graph
+
+
+def _hold_written(program: ExportedProgram) -> None:
+    """Make a buffer of each tensor outside of the module's state that the program writes to.
+
+    self.mean.mul_(0.9).add_(0.1 * x.mean())  # a plain attribute
+    """
+    aliases = Aliases(program.graph)
+    roots = {aliases.root(target) for node in program.graph.nodes for target in written_to(node)}
+    written = {node.name for node in roots if node.op == "placeholder"}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.CONSTANT_TENSOR and spec.arg.name in written:
+            spec.kind, spec.persistent = InputKind.BUFFER, False
 
 
 def _refuse_lost_writes(graph: fx.Graph) -> None:

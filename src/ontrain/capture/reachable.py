@@ -10,13 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+from torch import nn
+
 from ontrain.capture.installed import is_installed
 from ontrain.capture.source import is_foreign
 
-__all__ = ["reachable"]
+__all__ = ["held_by", "reachable"]
 
 _SHUT = frozenset({"mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "sympy", "torch"})
 """Packages that are not looked into, beside Python's own and ours: they hold nothing of a user's."""
+_CLOSED = _SHUT | {"ontrain"}
 _IMPORTS = dis.opmap["IMPORT_NAME"]
 _looked_at: dict[int, CodeType] = {}
 """Functions of installed packages whose variables were looked at."""
@@ -51,6 +54,24 @@ def reachable(roots: Iterable[Any], kinds: tuple[type, ...]) -> list[Any]:
     _looked_at.update(walk.looked_at)
     known = {id(part) for part in instances}
     return instances + [part for part in (*_behind_packages[:first], *new) if id(part) not in known]
+
+
+def held_by(roots: Iterable[Any]) -> list[Any]:
+    """Return all objects behind `roots`, see `reachable`.
+
+    What an installed package's functions name is left out, and what instances of torch's, numpy's and sympy's classes
+    refer to, unless they are modules of a network.
+    """
+    walk = _Walk()
+    held = layer = walk.new(roots)
+    while layer:
+        layer = walk.new(walk.behind(part for part in layer if not _is_closed(type(part))))
+        held = held + layer
+    return held
+
+
+def _is_closed(kind: type) -> bool:
+    return str(_module_of(kind)).partition(".")[0] in _CLOSED and not issubclass(kind, nn.Module)
 
 
 class _Walk:
@@ -106,7 +127,8 @@ class _Walk:
                 others.append(part)
                 if kind is GeneratorType and part.gi_frame is not None:
                     yield from self._named(part.gi_code, part.gi_frame.f_globals)
-        yield from filter(gc.is_tracked, gc.get_referents(*others))
+        # A dictionary of numbers and texts is not tracked, and may be written to all the same.
+        yield from (part for part in gc.get_referents(*others) if gc.is_tracked(part) or type(part) is dict)
 
     def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
         """What a function names, but of one of an installed package's, which is left for later."""

@@ -21,7 +21,6 @@ from ontrain.capture.assignment import traced_assignments
 from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
-from ontrain.capture.counts import Count, counts
 from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elements
 from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
@@ -77,15 +76,12 @@ def tracing(
 
 
 @contextmanager
-def unchanged_attributes(
-    module: nn.Module, *, state: bool = True, changed: Callable[[list[Count]], None] | None = None
-) -> Iterator[None]:
+def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`.
 
     Args:
         module: what is called within.
         state: whether tables of parameters, buffers and submodules are attributes, too.
-        changed: is told which numbers were others at the end.
     """
     before = []
     for submodule in module.modules():
@@ -98,9 +94,6 @@ def unchanged_attributes(
     try:
         yield
     finally:
-        if changed is not None:
-            values = ((submodule, {name: value for name, (value, _) in held.items()}) for submodule, held in before)
-            changed([count for submodule, held in values for count in counts(submodule, held)])
         for submodule, attributes in before:
             for name in [n for n in submodule.__dict__ if n not in attributes and (state or n not in MODULE_STATE)]:
                 del submodule.__dict__[name]

@@ -105,13 +105,14 @@ class _Program(Walk):
         self.buffers: dict[fx.Node, str] = {}
         self.rewritten: dict[fx.Node, str] = {}
         self.varying: dict[str, torch.Tensor] = {}
+        self.written: dict[str, str] = {}
         self.outside, converted = ([], []) if outside is None else (outside.parameters, outside.converted())
         held = [original_of(t, self.outside) for t in program.constants.values() if isinstance(t, torch.Tensor)]
-        fixed = [tensor for tensor in held if not names.varies(tensor)]
-        self.constants = list({id(tensor): tensor for tensor in (*fixed, *converted)}.values())
         parameters: dict[fx.Node, str] = {}
         constants: dict[fx.Node, torch.Tensor] = {}
         values = self._inputs(constants, parameters)
+        fixed = [tensor for tensor in held if id(tensor) not in {id(varying) for varying in self.varying.values()}]
+        self.constants = list({id(tensor): tensor for tensor in (*fixed, *converted)}.values())
         self.model = new_model([*dict.fromkeys(values.values())], "captured")
         super().__init__(
             graph, AtenBuilder(self.model.graph, self.symbols), parameters, (names.prefix, names.own_prefix)
@@ -140,7 +141,11 @@ class _Program(Walk):
                     users[node] = self._user_input(node, len(users))
                 continue
             target = str(spec.target)
-            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            if spec.kind is InputKind.BUFFER and target.removeprefix(names.prefix) not in names.first:
+                name = self.buffers[node] = self._written_name(target)
+                state.setdefault(name, []).append(node)
+                roles[name] = Role.BUFFER
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
                 name = names.first[target.removeprefix(names.prefix)]
                 state.setdefault(name, []).append(node)
                 is_parameter = spec.kind is InputKind.PARAMETER
@@ -172,6 +177,22 @@ class _Program(Walk):
                 break
             name = f"{target}_{number}"
         self.varying[name] = tensor
+        return name
+
+    def _written_name(self, target: str) -> str:
+        """Name a tensor outside of the module's state that forward writes to, if the caller has such tensors written.
+
+        Raises:
+            CaptureError: the caller has not.
+        """
+        tensor = self.program.constants[target]
+        if not self.names.writes:
+            raise CaptureError(
+                f"forward writes to a tensor of shape {list(tensor.shape)} that is no buffer",
+                reason="a graph updates buffers only",
+                way_out="register it, self.register_buffer(name, tensor, persistent=False)",
+            )
+        self.written[target] = name = self._varying_name(target.removeprefix(self.names.prefix), tensor)
         return name
 
     def _user_input(self, node: fx.Node, index: int) -> ir.Value:
@@ -238,7 +259,8 @@ class _Program(Walk):
                 self._output(self.read(node), names[count] if count < len(names) else f"output_{count}")
                 count += 1
             elif spec.kind in (OutputKind.PARAMETER_MUTATION, OutputKind.BUFFER_MUTATION):
-                name = self.names.first[str(spec.target).removeprefix(self.names.prefix)]
+                target = str(spec.target)
+                name = self.written.get(target) or self.names.first[target.removeprefix(self.names.prefix)]
                 if spec.kind is OutputKind.PARAMETER_MUTATION:
                     self._write_parameter(next(n for n, own in self.parameters.items() if own == name), None)
                 updates[name] = self.read(node)
@@ -247,7 +269,7 @@ class _Program(Walk):
         for node, name in state.items():
             if self.op.environment[node] is not starts[name]:
                 updates[name] = self.op.environment[node]
-        for name in self.names.order:
+        for name in (*self.names.order, *self.written.values()):
             if name in updates and updates[name] is not starts[name]:
                 set_updates(self._output(updates[name], f"{name}.next"), name)
         for node in [node for node in graph if node.op_type == "Inspect" and node.domain == DOMAIN]:

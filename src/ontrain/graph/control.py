@@ -181,6 +181,26 @@ def follows_from_random(value: ir.Value) -> bool:
     return False
 
 
+def follows_from_sizes_alone(value: ir.Value) -> bool:
+    """Whether a value reads no input of the graph but for its sizes, and no random numbers are drawn for it."""
+    waiting, seen = [value], set[ir.Value]()
+    while waiting:
+        value = waiting.pop()
+        producer = value.producer()
+        if producer is None:
+            if value.const_value is None:
+                return False
+            continue
+        if is_random(producer) or subgraphs(producer):
+            return False
+        news = (
+            [] if record_of(producer).reads_shape else [v for v in producer.inputs if v is not None and v not in seen]
+        )
+        seen.update(news)
+        waiting += news
+    return True
+
+
 def is_random(node: ir.Node) -> bool:
     """Whether the operator itself draws random numbers, in the form that the node has."""
     chance = record_of(node).chance

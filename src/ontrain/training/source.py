@@ -15,7 +15,7 @@ from ontrain.internals import of, tensor_of
 from ontrain.session import TrainingSession
 from ontrain.training.following import Following, check_apart, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
-from ontrain.training.ortmodule.keeping import refuse_attributes
+from ontrain.training.ortmodule.repeating import refuse_writes
 from ontrain.training.ortmodule.watch import check_hooks, hooks_made
 from ontrain.training.wrapping import DescribedModule, capture_described, labels_of, named_tensors
 
@@ -131,7 +131,7 @@ class ModuleSource:
             check_hooks(self._module)
             check_parameter_hooks(self._module)
         captured = capture_described(module, batch, training=training, check=self._check)
-        refuse_attributes(module, captured, tuple(batch.values()))
+        refuse_writes(module, captured, tuple(batch.values()))
         self._following.captured(captured.constants, training=training)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]
         return Form(captured.model, trainable, captured.seconds)

@@ -137,7 +137,13 @@ def test_values_without_gradients_and_containers_are_left_too():
     torch.testing.assert_close(model.maps, eager.maps)
 
 
-def test_a_list_that_grows_is_told_of():
-    wrapped = ORTModule(Watched())
-    with pytest.warns(UserWarning, match=r"adds tensors to the list 'history' of Watched.*self.history = \[...\]"):
-        wrapped(torch.randn(2, 6), True)
+def test_a_list_grows_as_in_eager():
+    eager = Watched()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for step in range(3):
+        x = torch.randn(2 + step % 2, 6)
+        wrapped(x, True), eager(x, True)
+    torch.testing.assert_close(model.history, eager.history)
+    assert len(model.history) == 3
+    assert wrapped._engine.captures == 1

@@ -1,4 +1,4 @@
-"""Attributes that forward counts in, `self.calls += 1`: a call of the graph leaves them as a call of forward would.
+"""Attributes that forward counts in, `self.calls += 1`, whatever their value is: a call of the graph counts, too.
 
 What it counts may be a size, `self.rows += x.shape[0]`.
 """
@@ -6,15 +6,13 @@ What it counts may be a size, `self.rows += x.shape[0]`.
 from __future__ import annotations
 
 import dis
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 
 from ontrain.capture import Count
-from ontrain.sizes import Size
 
-__all__ = ["Following", "following", "warn_of_counters"]
+__all__ = ["Following", "following", "loads_of"]
 
 _COMPUTES = (
     "LOAD_FAST", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "BINARY_", "PUSH_NULL",
@@ -25,16 +23,13 @@ _COMPUTES = (
 
 @dataclass(frozen=True)
 class Following:
-    """What calls of a graph do to an attribute.
+    """An attribute to which calls of a graph add the same number, or the same expression of sizes.
 
     Attributes:
         count: what a call of forward did to it while it was captured.
-        adds: whether forward adds the same number, or the same expression of sizes, whatever the value is, and nothing
-            else depends on it. If not, the graph is for the one value.
     """
 
     count: Count
-    adds: bool
 
     @property
     def place(self) -> tuple[int, str]:
@@ -44,48 +39,30 @@ class Following:
     def apply(self, sizes: Mapping[str, int]) -> None:
         """Change the attribute as one call of forward does, with these sizes by symbol."""
         count = self.count
-        after = count.value(sizes)
-        now = getattr(count.module, count.name) + after - count.before if self.adds else after
-        setattr(count.module, count.name, now)
+        setattr(count.module, count.name, getattr(count.module, count.name) + count.value(sizes) - count.before)
 
 
 def following(counts: Iterable[Count], functions: Iterable[FunctionType]) -> list[Following]:
-    """Return what calls of a graph do to the numbers that forward changes.
+    """Return the counts that forward only adds to, and that nothing depends on.
 
     Args:
-        counts: the numbers.
+        counts: the numbers that forward changes.
         functions: all that forward may run of the user's and of the modules' classes.
     """
     counts = list(counts)
     if not counts:
         return []
-    codes = [code for function in functions for code in _codes(function.__code__)]
-    followed = []
-    for count in counts:
-        loads = [step for code in codes for step in _loads(code, count.name)]
-        adds = type(count.after) is not float and all(loads)
-        # A size that forward sets, as `self.width = x.shape[3]` does, it has in each call before it reads it.
-        if adds or any(loads) or not isinstance(count.after, Size):
-            followed.append(Following(count, adds))
-    return followed
+    functions = list(functions)
+    return [
+        Following(count)
+        for count in counts
+        if type(count.after) is not float and (loads := loads_of(count.name, functions)) and all(loads)
+    ]
 
 
-def warn_of_counters(followed: Iterable[Following], told: set[tuple[int, str]]) -> None:
-    """Warn of numbers that a graph cannot count, once of each.
-
-    Args:
-        followed: what calls of a graph do to numbers.
-        told: the modules and names that were warned of; more are added.
-    """
-    for counting in followed:
-        place = id(counting.count.module), counting.count.name
-        if not counting.adds and place not in told:
-            told.add(place)
-            warnings.warn(
-                f"{counting.count}: each other value of it is captured anew; count in a buffer, "
-                "self.register_buffer(name, torch.tensor(0)), and compute with that",
-                stacklevel=7,
-            )
+def loads_of(name: str, functions: Iterable[FunctionType]) -> list[bool]:
+    """Return of each load of an attribute in code whether a number is added to it and it is stored."""
+    return [step for function in functions for code in _codes(function.__code__) for step in _loads(code, name)]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -9,17 +9,17 @@ the last forward has left in it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.weight_norm import WeightNorm
 
-from ontrain.capture import Captured, Kept
+from ontrain.capture import Captured
 from ontrain.internals import of
 
-__all__ = ["deriving_hooks", "is_deriving", "left_attributes", "set_derived"]
+__all__ = ["deriving_hooks", "is_deriving", "set_derived"]
 
 
 def is_deriving(hook: object) -> bool:
@@ -32,18 +32,8 @@ def deriving_hooks(module: nn.Module) -> list[Any]:
     return [hook for hook in of("torch.nn.Module._forward_pre_hooks", module).values() if is_deriving(hook)]
 
 
-def left_attributes(captured: Captured, carried: Collection[Kept]) -> list[tuple[Kept, list[str]]]:
-    """Return the attributes that a call sets, and the outputs of its graph that their values consist of.
-
-    Args:
-        captured: the module.
-        carried: attributes that the next call reads.
-    """
-    left = captured.attributes
-    return [(place, names) for place, names in left if place not in carried and not deriving_hooks(place.module)]
-
-
 def set_derived(captured: Captured) -> list[Callable[[], None]]:
     """Return what sets such attributes of a captured module anew."""
-    modules = {id(attribute.module): attribute.module for attribute in captured.retained}
+    owners = [write.table.owner for write in captured.writes]
+    modules = {id(owner): owner for owner in owners if isinstance(owner, nn.Module)}
     return [functools.partial(hook, part, ()) for part in modules.values() for hook in deriving_hooks(part)]

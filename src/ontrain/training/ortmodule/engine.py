@@ -10,23 +10,25 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ChangedStateError, Course, Kept, bind, flatten, refuse_scripted, tells_positions
+from ontrain.capture import ChangedStateError, Course, Write, bind, flatten, refuse_scripted, tells_positions
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.ortmodule.call_cache import BRANCHES, CallCache
-from ontrain.training.ortmodule.counting import following, warn_of_counters
+from ontrain.training.ortmodule.counting import following
+from ontrain.training.ortmodule.courses import Course as WriteCourse
 from ontrain.training.ortmodule.debug import DebugOptions
-from ontrain.training.ortmodule.derived import left_attributes
 from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.forms import Buffers, FormerState, Forms
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
-from ontrain.training.ortmodule.keeping import Carried, attributes_carried, check_left, leave, refuse_carried
+from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
+from ontrain.training.ortmodule.left import check_left
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
+from ontrain.training.ortmodule.repeating import repetitions
 from ontrain.training.ortmodule.running import drawing_masks, leads, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
@@ -66,9 +68,9 @@ class Engine:
         self._numbers = PlainNumbers(type(module).__name__)
         self._lock = Lock()
         self.captures = 0
-        self._told: set[tuple[int, str]] = set()
         self._carried = Carried()
-        self._left: list[Kept] = []
+        self._told: set[tuple[int, Any]] = set()
+        self._left: list[Write] = []
         self._given: GivenState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
@@ -129,9 +131,10 @@ class Engine:
                 tried[site.entry] = error
                 draws.undo()
                 continue
-            leave(site.entry.left)
             for set_anew in site.entry.derived:
                 set_anew()
+            if any(repetition.course is WriteCourse.ONCE for repetition in site.entry.repeated):
+                self._forget()  # the next call finds what this one has written
             if site.entry.followed:
                 sizes = site.sizes([tensor.shape for tensor in tensors])
                 for counting in site.entry.followed:
@@ -264,23 +267,26 @@ class Engine:
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes,
         )  # fmt: skip
-        left = attributes_carried(self.module, captured, args, kwargs)
         # Tracing runs forward, which may set attributes itself.
-        followed = following(captured.counts, self._cache.watch.functions)
-        warn_of_counters(followed, self._told)
+        functions = self._cache.watch.functions
+        followed = following(captured.counts, functions)
+        repeated = repetitions(self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told)
         graphs = [captured, *(entry.captured for entry in self.entries)]
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
+        for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
+            write.prepare()  # a new attribute would be a change of the module
+        known = [*repeated, *(repetition for entry in self.entries for repetition in entry.repeated)]
         counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
-        leaving = [place for graph in graphs for place, _ in left_attributes(graph, left)]
-        for place in leaving:  # a new attribute would be a change of the module
-            place.module.__dict__.setdefault(place.name, None)
-        places = [*(c.place for c in counted if c.adds), *((id(p.module.__dict__), p.name) for p in leaving)]
-        self._cache.watch = Watch(self.module, constants, places, varying)
+        unread = [*(c.place for c in counted), *(r.write.place for r in known if r.course is not WriteCourse.VALUE)]
+        read = [r.write for r in known if r.course is WriteCourse.VALUE]
+        ways = [way for r in known for way in r.ways]
+        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, left=left)  # fmt: skip
-        self._left = list({(id(k.module), k.name): k for k in (*self._left, *left)}.values())
+                      followed=followed, repeated=repeated)  # fmt: skip
+        carried = [r.write for r in repeated if r.course is WriteCourse.CARRIED]
+        self._left = list({write.place: write for write in (*self._left, *carried)}.values())
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry

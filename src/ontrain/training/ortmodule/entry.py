@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ontrain.autodiff import following_outputs
-from ontrain.capture import CLONED, Captured, Kept, leaf_paths, owners_of
+from ontrain.capture import CLONED, Captured, leaf_paths, owners_of
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
@@ -20,9 +20,10 @@ from ontrain.training.half import warn_of_slow_bfloat16
 from ontrain.training.ortmodule.counting import Following
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.deferred import Deferred, State
-from ontrain.training.ortmodule.derived import left_attributes, set_derived
+from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
+from ontrain.training.ortmodule.repeating import Repetition
 
 __all__ = ["Entry", "Site", "as_real"]
 
@@ -44,7 +45,7 @@ class Entry:
     Args:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
-        left: attributes in which forward leaves tensors that its next call reads.
+        repeated: what forward writes to Python objects.
 
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
@@ -55,16 +56,16 @@ class Entry:
 
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None, followed: Sequence[Following] = (), left: Sequence[Kept] = (),
+        recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
+        repeated: Sequence[Repetition] = (),
     ) -> None:  # fmt: skip
-        self.captured, self.followed = captured, followed
+        self.captured, self.followed, self.repeated = captured, followed, repeated
         self.derived = set_derived(captured)
         owners = owners_of(captured.output_spec, captured.names)
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
         returned = own or captured.output_names
-        self._attributes = left_attributes(captured, left)
-        self._beside = [name for _, names in self._attributes for name in names]
+        self._beside = [name for repetition in repeated for name in repetition.names]
         self.outputs, self._owners = [*returned, *self._beside], owners
         self._borrows = len(own) < len(owners)
         state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
@@ -90,7 +91,7 @@ class Entry:
         self.buffers = {name: t for name, t in named.items() if name in updated}
         self.read_buffers = self.session.read_buffers()
         self.cloned = frozenset(str(v.name) for v in captured.model.graph.inputs if CLONED in v.metadata_props)
-        self.carried, self.left = self._carried(), tuple(left)
+        self.carried = self._carried()
         self._modes: dict[tuple[bool, ...], Mode] = {}
         # An optimizer's step on a complex parameter is not seen by what copies parameters before it.
         self._lazy = lazy and captured.training and not self._complex
@@ -100,13 +101,13 @@ class Entry:
         self._read = set(self._scalars)
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
-        for place, names in self._attributes:
-            paths |= dict.fromkeys(names, f"{type(place.module).__name__}.{place.name}")
+        for repetition in repeated:
+            paths |= dict.fromkeys(repetition.names, str(repetition.write))
         self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
         """The buffers that forward leaves with a gradient, and whose old values its results follow by derivatives."""
-        attached = {id(getattr(k.module, k.name)) for k in self.captured.retained if k.is_buffer}
+        attached = {id(place.buffer) for place in self.captured.attached}
         buffers = [(name, buffer) for name, buffer in self.captured.buffers.items() if id(buffer) in attached]
         return {name: buffer for name, buffer in buffers if self.session.differentiable((name,))}
 
@@ -130,11 +131,12 @@ class Entry:
                 torch.view_as_complex(output) if name in self._complex_outputs else output
                 for name, output in zip(self.outputs, outputs, strict=True)
             ]
-        if self._attributes:
+        if self.repeated:
             count = len(outputs) - len(self._beside)
             outputs, beside = outputs[:count], iter(outputs[count:])
-            for place, names in self._attributes:
-                place.set([next(beside) for _ in names])
+            sizes = self._sizes(inputs)
+            for repetition in self.repeated:
+                repetition.apply([next(beside) for _ in repetition.names], sizes)
         if self._borrows:
             outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)
@@ -175,13 +177,17 @@ class Entry:
         masks, device = self.captured.masks, self.session.device
         if not masks:
             return []
-        sizes = self.captured.guards.sizes(dict(zip(self.captured.input_names, (t.shape for t in inputs), strict=True)))
+        sizes = self._sizes(inputs)
         shapes = [mask.sizes(sizes) for mask in masks]
         drawn = [torch.zeros(shape, dtype=torch.bool, device=device) for shape in shapes]
         for index, (mask, shape) in enumerate(zip(masks, shapes, strict=True)):
             attention = None if mask.attention is None else self._computed(mask.attention, [*inputs, *drawn])
             drawn[index] = mask.draw(shape, attention).to(device)
         return drawn
+
+    def _sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        shapes = (tensor.shape for tensor in inputs)
+        return self.captured.guards.sizes(dict(zip(self.captured.input_names, shapes, strict=True)))
 
     def _computed(self, name: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return an output of the graph that depends on none of its random numbers."""

@@ -16,10 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ontrain.capture import is_users
+from ontrain.capture import ALL, MORE, is_users
 from ontrain.internals import of
 
-__all__ = ["ATOMS", "CODE", "PLAIN", "Outside", "array_contents", "attributes_of", "has_memory", "helpers", "is_helper"]
+__all__ = [
+    "ATOMS", "CODE", "PLAIN", "Outside", "Unread", "array_contents", "attributes_of", "has_memory", "helpers",
+    "is_helper",
+]  # fmt: skip
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values say all there is to know."""
@@ -58,6 +61,35 @@ class Outside:
         if address in self._constants:
             return address, of("torch.Tensor._version", tensor), tensor.requires_grad
         return (address, id(tensor)) if address in self._varying else None
+
+
+class Unread:
+    """Entries of objects that no graph depends on: forward writes them, and reads them in no later call.
+
+    Args:
+        places: of the entries, see `Write.place`.
+    """
+
+    def __init__(self, places: Iterable[tuple[int, Any]] = ()) -> None:
+        self._places = frozenset(places)
+        self._tables = frozenset(table for table, _ in self._places)
+
+    def has(self, owner: object, name: object) -> bool:
+        """Whether an object has such an entry under a name."""
+        return id(owner) in self._tables and (id(owner), name) in self._places
+
+    def rest(self, container: Any) -> Any:
+        """Return a container without such entries, of the same kind as far as a comparison asks."""
+        table = id(container)
+        if table not in self._tables:
+            return container
+        if isinstance(container, dict):
+            return {name: value for name, value in container.items() if (table, name) not in self._places}
+        if not self._places.isdisjoint({(table, MORE), (table, ALL)}):
+            return ()
+        if isinstance(container, set):
+            return {member for member in container if (table, member) not in self._places}
+        return tuple([None if (table, place) in self._places else item for place, item in enumerate(container)])
 
 
 def is_helper(value: object, file: str) -> bool:

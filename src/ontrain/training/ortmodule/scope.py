@@ -23,6 +23,7 @@ from ontrain.training.ortmodule.namespaces import (
     CODE,
     PLAIN,
     Outside,
+    Unread,
     array_contents,
     attributes_of,
     is_helper,
@@ -54,11 +55,12 @@ class Scope:
     Args:
         modules: all submodules of what was captured.
         outside: the tensors that captures depend on.
+        unread: the entries of objects that no capture depends on.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], outside: Outside) -> None:
+    def __init__(self, modules: Iterable[nn.Module], outside: Outside, unread: Unread | None = None) -> None:
         self._modules = list(modules)
-        self._outside = outside
+        self._outside, self._unread = outside, unread or Unread()
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._contained: list[tuple[Mapping[str, Any], str]] = []
         self._objects: list[tuple[Mapping[str, Any], str, object]] = []
@@ -76,16 +78,20 @@ class Scope:
         self.read = read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
         named += [value for kind in kinds for value in vars(kind).values() if isinstance(value, type)]
-        self._classes = [vars(kind) for kind in dict.fromkeys([*kinds, *_with_metaclasses(_bases(named))])]
-        for attributes in self._classes:
-            self._add(attributes, [name for name, value in attributes.items() if isinstance(value, _FIXED)])
+        classes = list(dict.fromkeys([*kinds, *_with_metaclasses(_bases(named))]))
+        self._classes = [vars(kind) for kind in classes]
+        for kind, attributes in zip(classes, self._classes, strict=True):
+            fixed = [name for name, value in attributes.items() if isinstance(value, _FIXED)]
+            self._add(attributes, [name for name in fixed if not self._unread.has(kind, name)])
             self._contained += [
                 (attributes, name) for name in read & attributes.keys() if self._holds(attributes[name])
             ]
         self._add_globals(functions, called)
         cells = [cell for function in dict.fromkeys([*functions, *called]) for cell in function.__closure__ or ()]
         self._cells = [
-            cell for cell in {id(cell): cell for cell in cells}.values() if isinstance(_content(cell), _FIXED)
+            cell
+            for cell in {id(cell): cell for cell in cells}.values()
+            if isinstance(_content(cell), _FIXED) and not self._unread.has(cell, "cell_contents")
         ]
         self._add_closures(called)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
@@ -140,6 +146,7 @@ class Scope:
         ]
 
     def _add(self, table: Mapping[str, object], names: Sequence[str]) -> None:
+        names = [name for name in names if not self._unread.has(table, name)]
         if names:
             self._tables.append((operator.itemgetter(*names), table))
 
@@ -221,27 +228,29 @@ class Scope:
     def _contents(self, value: object) -> Any:
         if isinstance(value, torch.Tensor):
             return self._outside.seen(value)
-        return array_contents(value) if isinstance(value, np.ndarray) else _items_of(value)
+        return array_contents(value) if isinstance(value, np.ndarray) else _items_of(value, self._unread)
 
 
-def _items_of(value: object, *outer: object) -> Any:
+def _items_of(value: Any, unread: Unread, *outer: object) -> Any:
     """Return a container's items for comparison, nested; of a container of many items only their number.
 
     Args:
         value: the container, or an item of the containers `outer`: one of these themselves is not gone into again.
+        unread: the entries that are left out.
         outer: the innermost first.
     """
     if any(value is container for container in outer):
         return None
+    outer, value = (value, *outer), unread.rest(value)
     if isinstance(value, _CONTAINERS) and len(value) > _LARGEST_CONTAINER:
         return len(value)
     if isinstance(value, dict):
         return tuple(
-            [(key, _items_of(item, value, *outer) if isinstance(item, _NESTING) else item)
+            [(key, _items_of(item, unread, *outer) if isinstance(item, _NESTING) else item)
              for key, item in value.items()]
         )  # fmt: skip
     if isinstance(value, list | tuple | deque):
-        return tuple([_items_of(item, value, *outer) if isinstance(item, _NESTING) else item for item in value])
+        return tuple([_items_of(item, unread, *outer) if isinstance(item, _NESTING) else item for item in value])
     return frozenset(value) if isinstance(value, set) else value
 
 

@@ -53,7 +53,7 @@ def trace_call(
         complex_pairs=True,
         varies=varies,
         writes_parameters=writes_parameters,
-        attributes=True,
+        writes=True,
     )
     grads = torch.is_grad_enabled()
     # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any

@@ -16,13 +16,22 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ontrain.capture import sparse_tensors
+from ontrain.capture import Table, Write, sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
-from ontrain.training.ortmodule.namespaces import ATOMS, PLAIN, Outside, array_contents, has_memory, helpers, is_helper
+from ontrain.training.ortmodule.namespaces import (
+    ATOMS,
+    PLAIN,
+    Outside,
+    Unread,
+    array_contents,
+    has_memory,
+    helpers,
+    is_helper,
+)
 from ontrain.training.ortmodule.scope import Scope
 
 __all__ = ["Watch", "check_hooks", "hooks_made"]
@@ -47,15 +56,20 @@ class Watch:
     Args:
         module: what was captured.
         constants: tensors that captures hold as they were.
-        counted: attributes that no graph depends on, by the identity of their table and their name.
+        counted: entries of objects that no graph depends on, by the identity of their table and their name.
         varying: tensors outside of the module's state that graphs read.
+        read: entries of objects that graphs depend on, and that forward changes.
+        ways: entries, and their values, by which forward comes to objects that it writes to.
     """
 
     def __init__(
-        self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, str]] = (),
-        varying: Iterable[torch.Tensor] = (),
+        self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, Any]] = (),
+        varying: Iterable[torch.Tensor] = (), read: Iterable[Write] = (),
+        ways: Iterable[tuple[Table, Any, Any]] = (),
     ) -> None:  # fmt: skip
-        self.modules, self._counted = list(module.modules()), frozenset(counted)
+        self.modules, self._counted = list(module.modules()), Unread(counted)
+        self._read = [(write.table, write.name, write.table.value(write.name)) for write in read]
+        self._ways = list({(table.key, name): (table, name, value) for table, name, value in ways}.values())
         constants = tuple(constants)
         self._outside = Outside(constants, varying)
         self._held = [constant for constant in constants if has_memory(constant)]
@@ -73,7 +87,7 @@ class Watch:
         self._before: list[Any] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
-        self._scope = Scope(self.modules, self._outside)
+        self._scope = Scope(self.modules, self._outside, self._counted)
         held = [
             attributes
             for submodule in self.modules
@@ -87,7 +101,7 @@ class Watch:
 
     def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
         """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
-        names = [name for name in attributes if name not in _OWN and (id(attributes), name) not in self._counted]
+        names = [name for name in attributes if name not in _OWN and not self._counted.has(attributes, name)]
         numbers = [name for name in names if type(attributes[name]) in PLAIN]
         if numbers:
             get = operator.itemgetter(*numbers)
@@ -112,6 +126,10 @@ class Watch:
         if self._held and _written(self._held) != self._versions:
             return True
         if self._sparse and _written(self._sparse) != self._written:
+            return True
+        if any(table.value(name) != value for table, name, value in self._read):
+            return True
+        if any(table.value(name) is not value for table, name, value in self._ways):
             return True
         if self._hooks != hooks_made():
             self._hooks = hooks_made()
@@ -184,6 +202,7 @@ class Watch:
             return frozenset([item for item in value if isinstance(item, ATOMS)])
         if isinstance(value, list | tuple | dict | deque) and any(value is container for container in outer):
             return _UNSEEN
+        value = self._counted.rest(value)
         if isinstance(value, list | tuple | deque):
             return tuple([self._seen(item, "", value, *outer) for item in value])
         if isinstance(value, dict):
@@ -250,8 +269,8 @@ def check_hooks(module: nn.Module) -> None:
             )
         if not all(inspects(hook) or is_deriving(hook) for hook in (*forward.values(), *forward_pre.values())):
             warnings.warn(
-                f"the forward hooks of submodule {name!r} run while the module is captured and never again: what they "
-                "do to tensors is part of the graph, what they record is of the capture",
+                f"the forward hooks of submodule {name!r} run while the module is captured, and their code never "
+                "again: what they do to tensors is part of the graph, what they print is of the capture",
                 stacklevel=2,
             )
 
@@ -273,7 +292,8 @@ def _check_everywhere() -> None:
     if forward:
         warnings.warn(
             f"{_named(forward[0])} is a forward hook of all modules: it runs for those inside while the module is "
-            "captured and never again; what it does to tensors is part of the graph, what it records is of the capture",
+            "captured, and its code never again; what it does to tensors is part of the graph, what it prints is of "
+            "the capture",
             stacklevel=3,
         )
 

@@ -1,0 +1,314 @@
+"""Python objects that a forward can write to beside its module's tensors: dictionaries, lists, helpers, variables.
+
+activations = {}  # a hook's
+layer.register_forward_hook(lambda layer, inputs, output: activations.update(hidden=output.detach()))
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import operator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+from torch import nn
+
+from ontrain.capture.installed import is_installed
+from ontrain.capture.reachable import held_by
+from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
+
+__all__ = ["ALL", "MISSING", "MORE", "Sequence", "Table", "tables_of", "ways_to"]
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+MISSING = _Missing()
+"""The value of a name that a table does not have."""
+ALL, MORE = "all items", "further items"
+"""In the place of a name of a list: its whole contents, and what is appended to it."""
+_SHUT = frozenset({"torch", "numpy", "builtins", "collections", "functools", "logging", "threading", "weakref"})
+"""Modules whose objects are their own affair."""
+_STATE = frozenset({*MODULE_STATE, *MODULE_HOOKS, "training"})
+
+
+class Table:
+    """Values by name: the entries of a dictionary.
+
+    Args:
+        owner: the object that has them.
+
+    Attributes:
+        has_attributes: whether code names the entries as attributes.
+    """
+
+    has_attributes = False
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    @property
+    def is_root(self) -> bool:
+        """Whether code has the object by itself: it is a module, a class, a file or a function's variable."""
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a list of which new items push the first ones out."""
+        return False
+
+    @property
+    def key(self) -> int:
+        """What a watch knows the table by: the place in memory of the object that has the entries."""
+        return id(self.owner)
+
+    def entries(self) -> dict[Any, Any]:
+        """Return the values as they are now, by name."""
+        return dict(dict.items(self.owner))
+
+    def value(self, name: Any) -> Any:
+        """Return a value as it is now, `MISSING` if there is none."""
+        return dict.get(self.owner, name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        """Set a value, or take the name away where the value is `MISSING`."""
+        if value is MISSING:
+            self.owner.pop(name, None)
+        else:
+            self.owner[name] = value
+
+    def copy_in(self, copies: dict[int, Any]) -> Table:
+        """The same table of a copied object; of an object that has no copy this one.
+
+        Args:
+            copies: by the place of the original, as `copy.deepcopy` notes them.
+        """
+        copy = copies.get(id(self.owner), self.owner)
+        return self if copy is self.owner else type(self)(copy)
+
+    def described(self, name: Any) -> str:
+        """Return what an entry is called in a message."""
+        return f"the entry {name!r} of a dictionary"
+
+
+class Attributes(Table):
+    """Attributes of an object."""
+
+    has_attributes = True
+
+    @property
+    def is_root(self) -> bool:
+        return isinstance(self.owner, nn.Module)
+
+    @property
+    def key(self) -> int:
+        return id(vars(self.owner))
+
+    def entries(self) -> dict[Any, Any]:
+        attributes = dict(vars(self.owner))
+        if not isinstance(self.owner, nn.Module):
+            return attributes
+        return {name: value for name, value in attributes.items() if name not in _STATE}
+
+    def value(self, name: Any) -> Any:
+        return vars(self.owner).get(name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        if value is MISSING:
+            vars(self.owner).pop(name, None)
+        else:
+            vars(self.owner)[name] = value
+
+    def described(self, name: Any) -> str:
+        return f"the attribute {name!r} of {type(self.owner).__name__}"
+
+
+class ClassAttributes(Table):
+    """Attributes of a class."""
+
+    has_attributes = True
+
+    @property
+    def is_root(self) -> bool:
+        return True
+
+    def entries(self) -> dict[Any, Any]:
+        return {name: value for name, value in dict(vars(self.owner)).items() if not name.startswith("__")}
+
+    def value(self, name: Any) -> Any:
+        return vars(self.owner).get(name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        if value is not MISSING:
+            setattr(self.owner, name, value)
+        elif name in vars(self.owner):
+            delattr(self.owner, name)
+
+    def described(self, name: Any) -> str:
+        return f"the attribute {name!r} of class {self.owner.__name__}"
+
+
+class Variables(Table):
+    """The variables of a file that its functions name."""
+
+    @property
+    def is_root(self) -> bool:
+        return True
+
+    def __init__(self, owner: dict[str, Any], names: Iterable[str]) -> None:
+        super().__init__(owner)
+        self._names = tuple(names)
+
+    def entries(self) -> dict[Any, Any]:
+        return {name: self.owner[name] for name in self._names if name in self.owner}
+
+    def copy_in(self, copies: dict[int, Any]) -> Table:
+        return self
+
+    def described(self, name: Any) -> str:
+        return f"the global {name!r}"
+
+
+class Cell(Table):
+    """The variable of a function around another one."""
+
+    @property
+    def is_root(self) -> bool:
+        return True
+
+    _NAME = "cell_contents"
+
+    def entries(self) -> dict[Any, Any]:
+        try:
+            return {self._NAME: self.owner.cell_contents}
+        except ValueError:  # has no value yet
+            return {}
+
+    def value(self, name: Any) -> Any:
+        return self.entries().get(name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        if value is MISSING:
+            del self.owner.cell_contents
+        else:
+            self.owner.cell_contents = value
+
+    def described(self, name: Any) -> str:
+        return "a variable of the function around a hook or forward"
+
+
+class Members(Table):
+    """A set, whose members stand for themselves."""
+
+    def entries(self) -> dict[Any, Any]:
+        return {member: member for member in list(self.owner)}
+
+    def value(self, name: Any) -> Any:
+        return name if name in self.owner else MISSING
+
+    def put(self, name: Any, value: Any) -> None:
+        (self.owner.discard if value is MISSING else self.owner.add)(name)
+
+    def described(self, name: Any) -> str:
+        return f"the member {name!r} of a set"
+
+
+class Sequence(Table):
+    """A list or a deque, whose items stand under their numbers."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether new items push the first ones out."""
+        return isinstance(self.owner, deque) and len(self.owner) == self.owner.maxlen
+
+    def entries(self) -> dict[Any, Any]:
+        """Return the items as they are now, by number."""
+        items = list.copy(self.owner) if isinstance(self.owner, list) else list(self.owner)
+        return dict(enumerate(items))
+
+    def value(self, name: Any) -> Any:
+        """Return the item of a number, `MISSING` if there are not as many."""
+        return self.owner[name] if isinstance(name, int) and name < len(self.owner) else MISSING
+
+    def put(self, name: Any, value: Any) -> None:
+        """Set the item of a number; append items under `MORE`, and under `ALL` be these items alone."""
+        if name is ALL:
+            self.owner.clear()
+        if name in (ALL, MORE):
+            self.owner.extend(value)
+        else:
+            self.owner[name] = value
+
+    def described(self, name: Any) -> str:
+        """Return what an item, or the whole, is called in a message."""
+        kind = "list" if isinstance(self.owner, list) else "deque"
+        return f"an item of a {kind}" if isinstance(name, int) else f"a {kind}"
+
+
+def ways_to(table: Table, tables: Iterable[Table]) -> list[tuple[Table, Any, Any]]:
+    """Return the entries, and their values, by which code comes to a table from a module, a class or a variable.
+
+    Args:
+        table: that some object has.
+        tables: all that there are.
+    """
+    holders = {id(value): (holder, name, value) for holder in tables for name, value in holder.entries().items()}
+    ways: list[tuple[Table, Any, Any]] = []
+    while not table.is_root and (way := holders.get(id(table.owner))) is not None and way not in ways:
+        ways.append(way)
+        table = way[0]
+    return ways
+
+
+def tables_of(module: nn.Module) -> list[Table]:
+    """Return the tables that a module's forward can come to: by what it and hooks hold, and what functions name.
+
+    Those of torch's objects and of installed packages' files are left out, as are the tables of a module's tensors,
+    submodules and hooks.
+    """
+    parts = held_by([module, *global_hooks()[0]])
+    tables = [table for part in parts for table in _of(part)]
+    attributes = {table.key for table in tables if isinstance(table, Attributes)}
+    # Behind a class comes its own dictionary.
+    attributes.update(id(held) for part in parts if isinstance(part, type) for held in gc.get_referents(vars(part)))
+    state = {id(vars(part).get(name)) for part in parts if isinstance(part, nn.Module) for name in _STATE}
+    return [table for table in tables if type(table) is not Table or id(table.owner) not in attributes | state]
+
+
+def _of(part: Any) -> Iterator[Table]:
+    kind = type(part)
+    if issubclass(kind, dict):
+        yield Table(part)
+    elif issubclass(kind, list | deque):
+        yield Sequence(part)
+    elif issubclass(kind, set):
+        yield Members(part)
+    elif kind is CellType:
+        yield Cell(part)
+    elif kind is FunctionType:
+        if not is_installed(part.__code__.co_filename):
+            yield Variables(part.__globals__, _globals(part.__code__))
+    elif issubclass(kind, type):
+        yield ClassAttributes(part)
+    elif not issubclass(kind, ModuleType | MappingProxyType) and _has_attributes(kind):
+        yield Attributes(part)
+
+
+def _has_attributes(kind: type) -> bool:
+    own = issubclass(kind, nn.Module) or str(kind.__module__).partition(".")[0] not in _SHUT
+    return own and _dictionary_offset(kind) != 0
+
+
+_dictionary_offset = operator.attrgetter("__dictoffset__")
+
+
+def _globals(code: CodeType) -> set[str]:
+    """The globals that a function, and what is defined in it, reads or sets."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL")}
+    return names.union(*map(_globals, inner))

@@ -1,0 +1,244 @@
+"""What a forward writes to Python objects: a graph writes nothing, so whoever runs it repeats the writes.
+
+def forward(self, x):
+    hidden = self.layer(x)
+    self.seen["hidden"] = hidden.detach()
+    self.losses.append(hidden.square().mean())
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture.structure import Spec, flatten, plain_leaves, unflatten
+from ontrain.capture.sympy_sizes import size_of
+from ontrain.capture.tables import ALL, MISSING, MORE, Sequence as Items, Table, tables_of
+from ontrain.errors import CaptureError
+from ontrain.sizes import Size
+
+__all__ = ["Tables", "Write", "known_writes"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, Enum)
+_SIZES = (torch.SymInt, torch.SymFloat)
+_FOLLOWED = 64
+"""How many objects that forward has made are looked into for tensors."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One entry of a table, and what a call of forward makes of it.
+
+    Attributes:
+        table: which has the entry.
+        name: of the entry; of a list also `MORE`, what is appended to it, and `ALL`, its contents.
+        before: the value when forward begins, `MISSING` if there is none.
+        spec: the structure of the value when forward ends; its sizes are numbers of torch's until `known_writes`. None
+            where the entry is gone.
+        outputs: how many tensors of the graph the value consists of.
+        is_repeatable: whether the value consists of tensors, sizes and plain values, so that it can be made again.
+    """
+
+    table: Table
+    name: Any
+    before: Any
+    spec: Spec | None
+    outputs: int = 0
+    is_repeatable: bool = True
+
+    @property
+    def place(self) -> tuple[int, Any]:
+        """What a watch knows the entry by."""
+        return self.table.key, self.name
+
+    @property
+    def length(self) -> int:
+        """How many items are written, if it is to a list."""
+        return max(len(self.spec.children), 1) if self.spec is not None else 0
+
+    def value(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
+        """The value when a call ends.
+
+        Args:
+            tensors: that it consists of.
+            sizes: of the call, by symbol.
+        """
+        return MISSING if self.spec is None else unflatten(_bound(self.spec, sizes), tensors)
+
+    @property
+    def after(self) -> Any:
+        """The value when forward ends if it is a number, a text or the like; else the kind of what it is."""
+        if self.spec is None:
+            return MISSING
+        return self.spec.value if self.spec.kind == "plain" else self.spec.kind
+
+    @property
+    def problem(self) -> str:
+        """What a warning says of a value that a graph cannot write."""
+        if self.spec is not None and any(isinstance(leaf, Size) for leaf in plain_leaves(self.spec)):
+            return f"changes {self} by the values of tensors; a graph leaves it as it is. Keep the number in a buffer."
+        return f"writes to {self} what a graph cannot write; it stays as it was. Return it from forward if you need it."
+
+    def prepare(self) -> None:
+        """Give an entry that there is not yet a value, for others to see that it is there."""
+        if self.name not in (ALL, MORE) and self.name not in self.table.entries():
+            self.table.put(self.name, None)
+
+    def take_back(self, before: Mapping[Any, Any]) -> None:
+        """Give the table what it had before, or the entry alone if it has names.
+
+        Args:
+            before: all entries of the table.
+        """
+        if isinstance(self.table, Items):
+            self.table.put(ALL, list(before.values()))
+        else:
+            self.table.put(self.name, before.get(self.name, MISSING))
+
+    def __str__(self) -> str:
+        return self.table.described(self.name)
+
+
+class Tables:
+    """The entries of all tables that a module's forward can come to, as they are before a call.
+
+    Args:
+        module: with the parameters and containers that forward sees.
+        originals: containers of the module's own, by the place of those that stand for them meanwhile.
+    """
+
+    def __init__(self, module: nn.Module, originals: Mapping[int, Any] | None = None) -> None:
+        self._originals = originals or {}
+        self._before = [(table, table.entries()) for table in tables_of(module)]
+
+    def changes(self) -> list[tuple[Write, list[torch.Tensor]]]:
+        """Return what was written since, and the tensors that each value consists of.
+
+        What forward has made beside tensors, sizes and plain values is no write, unless tensors are in it.
+        """
+        changes: dict[tuple[int, Any], tuple[Write, list[torch.Tensor]]] = {}
+        for table, before in self._before:
+            for write, tensors in _changes(table, before, table.entries()):
+                original = self._originals.get(id(table.owner))
+                own = table if original is None else type(table)(original)
+                changes.setdefault((own.key, write.name), (replace(write, table=own), tensors))
+        return list(changes.values())
+
+    def restore(self) -> None:
+        """Take back what `changes` returns."""
+        for table, before in self._before:
+            for write, _ in _changes(table, before, table.entries()):
+                write.take_back(before)
+
+
+def _changes(table: Table, before: dict[Any, Any], now: dict[Any, Any]) -> Iterator[tuple[Write, list[torch.Tensor]]]:
+    if isinstance(table, Items):
+        changed = _items_changed(table, list(before.values()), list(now.values()))
+    else:
+        names = [name for name in (*before, *(n for n in now if n not in before)) if not _is_pythons(name)]
+        changed = ((name, before.get(name, MISSING), now.get(name, MISSING)) for name in names)
+    for name, was, value in changed:
+        if was is value or (type(was) is type(value) and isinstance(value, _PLAIN) and was == value):
+            continue
+        if value is MISSING:
+            yield Write(table, name, was, None), []
+        else:
+            yield from _written(table, name, was, value)
+
+
+def _items_changed(table: Items, before: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """What became of a list: other items, items behind its own, or other contents.
+
+    A bounded one loses as many of its first items as there are new ones behind it.
+    """
+    old = {id(item) for item in before if not isinstance(item, _PLAIN)}
+    if len(before) == len(now):
+        changed = [(place, was, value) for place, (was, value) in enumerate(zip(before, now, strict=True))
+                   if was is not value]  # fmt: skip
+        if not any(id(value) in old for _, _, value in changed):
+            yield from changed
+            return
+    for count in range(1, len(now) + 1):
+        rest = now[:-count]
+        lost = len(before) - len(rest)
+        if lost >= 0 and (not lost or table.is_full) and all(map(_is, before[lost:], rest)):
+            yield MORE, MISSING, now[-count:]
+            return
+    yield ALL, MISSING, now
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b
+
+
+def _is_pythons(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith("__") and name.endswith("__")
+
+
+def _written(table: Table, name: Any, before: Any, value: Any) -> Iterator[tuple[Write, list[torch.Tensor]]]:
+    tensors, spec = flatten(value)
+    repeatable = _is_fixed(name) and all(isinstance(leaf, (*_PLAIN, *_SIZES)) for leaf in plain_leaves(spec))
+    if repeatable and all(t.layout is torch.strided and not t.is_complex() for t in tensors):
+        yield Write(table, name, before, spec, len(tensors)), tensors
+    elif tensors or _holds_tensors(value):
+        yield Write(table, name, before, spec, is_repeatable=False), []
+
+
+def _is_fixed(name: Any) -> bool:
+    return all(map(_is_fixed, name)) if isinstance(name, tuple) else isinstance(name, _PLAIN)
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Whether there is a tensor in an object that forward has made, or within what it refers to."""
+    layer, seen = [value], 0
+    while layer and seen < _FOLLOWED:
+        if any(isinstance(part, torch.Tensor) for part in layer):
+            return True
+        seen += len(layer)
+        layer = [part for part in gc.get_referents(*layer) if not isinstance(part, type) and gc.is_tracked(part)]
+    return False
+
+
+def known_writes(writes: Sequence[Write], symbols: set[str]) -> list[Write]:
+    """Return writes with expressions of symbols in the places of torch's numbers.
+
+    Args:
+        writes: as forward has left them.
+        symbols: the sizes of the inputs. What follows from other numbers is not repeatable.
+    """
+    return [_known(write, symbols) for write in writes]
+
+
+def _known(write: Write, symbols: set[str]) -> Write:
+    if write.spec is None or not any(isinstance(leaf, _SIZES) for leaf in plain_leaves(write.spec)):
+        return write
+    try:
+        spec = _sized(write.spec)
+    except CaptureError:  # a function without translation
+        return replace(write, is_repeatable=False)
+    sizes = [leaf for leaf in plain_leaves(spec) if isinstance(leaf, Size)]
+    return replace(write, spec=spec, is_repeatable=all(size.symbols() <= symbols for size in sizes))
+
+
+def _sized(spec: Spec) -> Spec:
+    if isinstance(spec.value, _SIZES):
+        return replace(
+            spec, value=size_of(spec.value.node.expr), type=float if type(spec.value) is torch.SymFloat else int
+        )
+    return replace(spec, children=tuple(map(_sized, spec.children)))
+
+
+def _bound(spec: Spec, sizes: Mapping[str, int]) -> Spec:
+    """The structure with numbers in the places of its sizes."""
+    if isinstance(spec.value, Size):
+        kind: Any = spec.type
+        return replace(spec, value=kind(spec.value.value(sizes)))
+    if not spec.children or not any(isinstance(leaf, Size) for leaf in plain_leaves(spec)):
+        return spec
+    return replace(spec, children=tuple(_bound(child, sizes) for child in spec.children))

@@ -1,0 +1,117 @@
+"""What becomes of an entry that forward writes: told from two calls of eager PyTorch, one after the other."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from torch import nn
+
+from ontrain.capture import ALL, MISSING, MORE, Write, flatten
+from ontrain.training.ortmodule.trials import Calls, alike, two_calls
+
+__all__ = ["Course", "courses"]
+
+
+class Course(Enum):
+    """What becomes of an entry that forward writes."""
+
+    EACH = "each call writes it, and none reads what the call before has left"
+    MORE = "each call adds to the number that is there, and does not read it otherwise"
+    ANEW = "each call makes the list anew"
+    ONCE = "the next call finds it written"
+    VALUE = "a number, text or the like that forward reads: the graph is for the value before"
+    CARRIED = "the next call reads the tensors that the call before has left"
+    LOST = "each call writes it, and a graph cannot"
+
+
+def courses(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write]
+) -> list[Course] | None:
+    """Return the course of each entry; None if the module cannot be copied, or its copy raises an error.
+
+    Args:
+        module: whose forward writes; it stays as it is.
+        args: positional arguments of a call.
+        kwargs: its keyword arguments.
+        writes: what the call writes.
+    """
+    call = functools.partial(two_calls, module, args, kwargs, writes)
+    for disturbed in (True, False):  # forward may check what it reads, and raise an error
+        try:
+            calls, read = _compared(writes, functools.partial(call, disturbed=disturbed))
+        except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
+            continue
+        return [_course(write, calls, is_read=write in read) for write in writes]
+    return None
+
+
+def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Calls, list[Write]]:
+    """Two calls, and the entries of which the second depends on what the first has left."""
+    calls = call()
+    if _agree(calls, call(writes), writes):
+        return calls, []
+    read = [write for write in writes if not _agree(calls, call([write]), [write])]
+    return calls, read or list(writes)
+
+
+def _agree(calls: Calls, restored: Calls, compared: Sequence[Write]) -> bool:
+    """Whether second calls return the same, and write the same tensors to some entries."""
+    if not alike(calls.results, restored.results):
+        return False
+    return all(alike(flatten(_value(write, calls))[0], flatten(_value(write, restored))[0]) for write in compared)
+
+
+def _value(write: Write, calls: Calls) -> Any:
+    after = calls.after[write.table.key]
+    return list(after.values())[-write.length :] if write.name in (ALL, MORE) else after.get(write.name)
+
+
+def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:
+    before, between, after = (entries[write.table.key] for entries in (calls.before, calls.between, calls.after))
+    if write.name in (ALL, MORE):
+        course = _course_of_list(write, list(before.values()), list(between.values()), list(after.values()))
+    else:
+        names = (entries.get(write.name, MISSING) for entries in (before, between, after))
+        course = _course_of_value(write, *names, is_read=is_read)
+    if course is Course.ONCE:
+        return course
+    if is_read and (write.outputs or not write.is_repeatable):
+        return Course.CARRIED
+    if not write.is_repeatable:
+        return Course.LOST
+    if write.place in calls.read and course is not Course.ANEW:
+        return Course.LOST if write.name in (ALL, MORE) else Course.VALUE
+    return course
+
+
+def _course_of_list(write: Write, before: list[Any], between: list[Any], after: list[Any]) -> Course:
+    if len(between) == len(after) and all(a is b for a, b in zip(between, after, strict=True)):
+        return Course.ONCE
+    limit = getattr(write.table.owner, "maxlen", None)
+    rest = after[: -write.length]
+    lost = len(between) - len(rest) if len(after) == limit else 0
+    grows = len(between) - lost == len(rest) and all(a is b for a, b in zip(between[lost:], rest, strict=True))
+    if write.name is ALL or grows or before:
+        return Course.EACH
+    return Course.ANEW  # what looked like a list that grows was empty before the first call
+
+
+def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:
+    if between is after:
+        return Course.ONCE
+    if write.outputs:
+        return Course.EACH
+    if is_read:
+        return Course.VALUE
+    if not (_is_number(before) and _is_number(between) and _is_number(after)):
+        return Course.EACH if between == after else Course.VALUE
+    if between == after:
+        return Course.EACH
+    return Course.MORE if after - between == between - before else Course.VALUE
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,148 @@
+"""What a call of a graph does to the Python objects that forward writes to: the same as a call of forward.
+
+self.losses.append(loss)       # in each call
+self.seen["hidden"] = hidden   # in each call
+if self.mask is None:
+    self.mask = mask           # in the first call, and the next ones find it
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture import ALL, MORE, Captured, Table, Write, tables_of, ways_to
+from ontrain.graph import follows_from_sizes_alone
+from ontrain.training.ortmodule.counting import loads_of
+from ontrain.training.ortmodule.courses import Course, courses
+from ontrain.training.ortmodule.derived import deriving_hooks
+from ontrain.training.ortmodule.left import Left
+
+__all__ = ["Repetition", "refuse_writes", "repetitions"]
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """An entry that forward writes, and what a call of the graph does to it.
+
+    Attributes:
+        write: what the call of forward did that was captured.
+        names: of the graph's outputs that the value consists of.
+        course: what becomes of the entry.
+        ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
+    """
+
+    write: Write
+    names: Sequence[str]
+    course: Course
+    ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
+
+    def apply(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
+        """Do what a call of forward does.
+
+        Args:
+            tensors: the values of `names`.
+            sizes: of the call, by symbol.
+        """
+        write, course = self.write, self.course
+        if course is Course.LOST:
+            return
+        if course is Course.CARRIED:
+            write.table.put(write.name, Left(write))
+            return
+        value = write.value(tensors, sizes)
+        if course is Course.MORE:
+            value = write.table.value(write.name) + value - write.before
+        write.table.put(ALL if course is Course.ANEW else write.name, value)
+
+
+def repetitions(
+    module: nn.Module, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
+    counted: Collection[tuple[int, Any]], functions: Iterable[FunctionType], told: set[tuple[int, Any]],
+) -> list[Repetition]:  # fmt: skip
+    """Return what calls of a module's graph do to Python objects.
+
+    Args:
+        module: stays as it is.
+        captured: the module.
+        args: positional arguments of the call.
+        kwargs: its keyword arguments.
+        counted: the entries that somebody else sees to, see `Write.place`.
+        functions: all that forward may run of the user's and of the modules' classes.
+        told: the entries that were warned of; more are added.
+
+    Raises:
+        CaptureError: forward reads tensors of a list to which it has added them in the call before.
+
+    Warns:
+        UserWarning: a graph cannot write an entry, or is captured anew for each value of it.
+    """
+    written = [(w, names) for w, names in captured.written if w.place not in counted and not _is_derived(w)]
+    if not written:
+        return []
+    writes, functions = [write for write, _ in written], list(functions)
+    seen = courses(module, args, kwargs, writes)
+    if seen is None:
+        seen = [Course.EACH if write.is_repeatable else Course.LOST for write in writes]
+    tables, repeated = tables_of(module), []
+    for (write, names), course in zip(written, seen, strict=True):
+        course = _by_graph(captured, names) if course is Course.ONCE and names else _by_code(write, course, functions)
+        if course is Course.CARRIED and write.name in (ALL, MORE):
+            raise Left(write).error()
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables)))
+        if write.place not in told:
+            _tell(write, course, told)
+    return repeated
+
+
+def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:
+    """Refuse a module that leaves tensors in Python objects for its next call.
+
+    Raises:
+        CaptureError: it does.
+    """
+    writes = [write for write in captured.writes if not _is_derived(write)]
+    for write, course in zip(writes, (writes and courses(module, args, {}, writes)) or (), strict=False):
+        if course is Course.CARRIED:
+            raise Left(write).error()
+
+
+def _is_derived(write: Write) -> bool:
+    """Whether a hook of torch's own sets the attribute, which is called by itself."""
+    owner = write.table.owner
+    return isinstance(owner, nn.Module) and bool(deriving_hooks(owner))
+
+
+def _by_graph(captured: Captured, names: Sequence[str]) -> Course:
+    """The course of tensors that the next call finds: a table of positions or a mask is made anew for other sizes."""
+    values = {str(value.name): value for value in captured.model.graph.outputs}
+    return Course.EACH if all(follows_from_sizes_alone(values[name]) for name in names) else Course.ONCE
+
+
+def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) -> Course:
+    """The course of an attribute by who reads it: two calls with the same arguments do not tell all."""
+    if write.outputs or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
+        return course
+    loads = loads_of(write.name, functions)
+    if course is Course.ONCE:
+        return course if loads else Course.EACH
+    return course if all(loads) else Course.VALUE
+
+
+def _tell(write: Write, course: Course, told: set[tuple[int, Any]]) -> None:
+    if course is Course.LOST:
+        told.add(write.place)
+        warnings.warn(f"forward {write.problem}", stacklevel=7)
+    if course is Course.VALUE:
+        told.add(write.place)
+        warnings.warn(
+            f"forward changes {write} from {write.before!r} to {write.after}: each other value of it is captured anew; "
+            "keep it in a buffer, self.register_buffer(name, torch.tensor(0)), and compute with that",
+            stacklevel=7,
+        )

@@ -1,0 +1,163 @@
+"""What eager PyTorch writes to Python objects in two calls, one after the other; copies of a module run them.
+
+Two calls tell what one does not: whether the second finds what the first has left, and whether a list grows.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture import ALL, MORE, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
+from ontrain.training.ortmodule.noting import NotingList, NotingNumber
+
+__all__ = ["Calls", "alike", "copied", "run", "two_calls"]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Two calls, of which the second may have found some entries as the first had.
+
+    Attributes:
+        results: the tensors that the second returns.
+        before: of each table that is written to the entries before the first call, by the table's place.
+        between: after it.
+        after: after the second call.
+        read: the written numbers, and the lists that were added to, which the second call has read; see `Write.place`.
+    """
+
+    results: list[torch.Tensor]
+    before: Mapping[int, Mapping[Any, Any]]
+    between: Mapping[int, Mapping[Any, Any]]
+    after: Mapping[int, Mapping[Any, Any]]
+    read: frozenset[tuple[int, Any]]
+
+
+def two_calls(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write],
+    restored: Sequence[Write] = (), *, disturbed: bool = False,
+) -> Calls:  # fmt: skip
+    """Run a call twice. The module, and objects beside it, stay as they are.
+
+    Args:
+        module: whose forward is called.
+        args: positional arguments of the call.
+        kwargs: its keyword arguments.
+        writes: what forward writes.
+        restored: those of them that are taken back between the calls.
+        disturbed: whether the second call finds other values in the tensors that the first has left.
+
+    Raises:
+        Exception: of any kind that forward raises, or a copy of what the module holds.
+    """
+    double, call, copies = copied(module, args, kwargs)
+    tables = {write.table.key: write.table.copy_in(copies) for write in writes}
+
+    def entries() -> dict[int, dict[Any, Any]]:
+        return {key: table.entries() for key, table in tables.items()}
+
+    outside, read = Tables(double), set[tuple[int, Any]]()
+    lists = _lists(double, tables, writes, read)
+    try:
+        before = entries()
+        run(double, call)
+        between = entries()
+        for write in writes:
+            if write in restored:
+                _on(tables, write).take_back(before[write.table.key])
+            else:
+                _mark(tables[write.table.key], write, between[write.table.key], read, disturbed=disturbed)
+        read.clear()
+        results = run(double, call)
+        return Calls(results, before, between, entries(), frozenset(read))
+    finally:
+        for table, name, value in lists:
+            table.put(name, value)
+        outside.restore()
+
+
+def _on(tables: Mapping[int, Table], write: Write) -> Write:
+    return Write(tables[write.table.key], write.name, write.before, write.spec)
+
+
+def _lists(
+    module: nn.Module, tables: dict[int, Table], writes: Sequence[Write], read: set[tuple[int, Any]]
+) -> list[tuple[Table, Any, Any]]:
+    """Put lists that note who reads them in the places of those that forward adds to; return what was there."""
+    held = [(table, name, value) for table in tables_of(module) for name, value in table.entries().items()]
+    before = []
+    for write in writes:
+        key = write.table.key
+        owner = tables[key].owner
+        if write.name is not MORE or type(owner) is not list:
+            continue
+        noting = NotingList(owner, functools.partial(read.add, write.place))
+        for holder, name, value in held:
+            if value is owner:
+                before.append((holder, name, owner))
+                holder.put(name, noting)
+        tables[key] = type(tables[key])(noting)
+    return before
+
+
+def _mark(table: Table, write: Write, entries: dict[Any, Any], read: set[tuple[int, Any]], *, disturbed: bool) -> None:
+    """Put equal numbers, or other tensors, in the places of those that a call has written."""
+    added = {MORE: list(entries)[-write.length :], ALL: list(entries)}
+    for name in added.get(write.name, [write.name]):
+        value = entries.get(name)
+        tensors, spec = flatten(value)
+        if type(value) is int:
+            entries[name] = NotingNumber(value, functools.partial(read.add, write.place))
+        elif disturbed and tensors:
+            entries[name] = unflatten(spec, [_disturbed(tensor) for tensor in tensors])
+        else:
+            continue
+        table.put(name, entries[name])
+
+
+def _disturbed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach() * 1.5 + 0.25 if tensor.is_floating_point() else tensor.clone()
+
+
+def copied(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, tuple[Any, Any], dict[int, Any]]:
+    """Return copies of a module and of a call's arguments, and all copies by the place of the original."""
+    plain = [_detached(value) for value in args], {name: _detached(value) for name, value in kwargs.items()}
+    held = (part for part in held_by([module]) if isinstance(part, torch.Tensor))
+    # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
+    copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held if tensor.grad_fn is not None}
+    double, call = copy.deepcopy((module, plain), copies)
+    return double, call, copies
+
+
+def run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
+    """Call a module; return the tensors of its result. The generators of random numbers stay as they are."""
+    args, kwargs = copy.deepcopy(call)
+    states = GeneratorStates()
+    try:
+        with torch.random.fork_rng(), torch.enable_grad():
+            return flatten(module(*args, **kwargs))[0]
+    finally:
+        states.restore()
+
+
+def alike(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
+    """Whether two results are equal but for the order in which a device adds up."""
+    return len(results) == len(others) and all(map(_alike, results, others))
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return torch.allclose(a.detach(), b.detach(), rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,435 @@
+"""What forward writes to Python objects: after each call they hold what eager PyTorch leaves there."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain import InferenceSession  # noqa: F401 the import is the package's whole
+from ontrain.errors import CaptureError, OntrainError
+from ontrain.training import ORTTrainer, optim
+from ontrain.training.ortmodule import ORTModule
+
+SEEN: dict[str, torch.Tensor] = {}
+ALL_SEEN: list[torch.Tensor] = []
+GLOBAL = types.SimpleNamespace(calls=0, hidden=None)
+total = 0
+
+
+class Base(nn.Module):
+    calls_of_all = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.items, self.entries, self.last = [], {}, collections.deque(maxlen=2)
+        self.by_name, self.sizes = collections.defaultdict(list), set()
+        self.helper = types.SimpleNamespace(hidden=None, calls=0)
+        self.nested = {"a": [], "b": {"c": []}}
+        self.reference, self.mean, self.first, self.mode, self.rows = None, torch.ones(3), True, "a", None
+
+    def state(self):
+        names = ("items", "entries", "last", "by_name", "sizes", "helper", "nested", "reference", "mean", "first",
+                 "mode", "rows")  # fmt: skip
+        return {name: getattr(self, name, None) for name in names}
+
+
+class Appends(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.items.append(y)
+        self.by_name["mean"].append(y.detach().mean())
+        self.last.append(y.detach())
+        return y
+
+
+class Empties(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.items.clear()
+        self.items.append(y.square().mean())
+        if not self.last:
+            self.last.append(None)
+        self.last[0] = y.detach()
+        return y
+
+
+class Entries(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.entries["hidden"] = y
+        self.entries.update(detached=y.detach(), rows=x.shape[0], scale=float(x.shape[0]), shape=x.shape)
+        return y * 2
+
+
+class Removes(Base):
+    def forward(self, x):
+        self.entries["hidden"] = x
+        self.items.append(self.layer(self.entries.pop("hidden")))
+        return self.items.pop()
+
+
+class Nested(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.nested["a"].append(y.sum())
+        self.nested["b"]["c"].append({"y": y.detach(), "kind": "mean"})
+        self.helper.hidden = (y, 1)
+        return y
+
+
+class OfSizes(Base):
+    def forward(self, x):
+        self.rows = x.shape[0]
+        self.helper.calls += x.shape[0]
+        return self.layer(x) / self.rows
+
+
+class InTraining(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if self.training:
+            self.items.append(y.mean())
+        return y
+
+
+class Branches(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if y.sum() > 0:
+            self.items.append(y.detach())
+        else:
+            self.entries["negative"] = y.mean()
+        return y
+
+
+class CountsInEntry(Base):
+    def forward(self, x):
+        self.entries["calls"] = self.entries.get("calls", 0) + 1
+        return self.layer(x) * self.entries["calls"]
+
+
+class Threshold(Base):
+    def forward(self, x):
+        self.entries.setdefault("calls", 0)
+        self.entries["calls"] += 1
+        y = self.layer(x)
+        return y if self.entries["calls"] < 4 else y * 2
+
+
+class CountsInClass(Base):
+    def forward(self, x):
+        CountsInClass.calls_of_all += 1
+        return self.layer(x) * CountsInClass.calls_of_all
+
+    def state(self):
+        return {**super().state(), "calls": CountsInClass.calls_of_all}
+
+
+class CountsInHelper(Base):
+    def forward(self, x):
+        self.helper.calls += 1
+        return self.layer(x)
+
+
+class FirstCall(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if self.first:
+            self.first, y = False, y * 2
+        return y
+
+
+class Alternates(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if self.mode == "a":
+            self.mode = "b"
+            return y
+        self.mode = "a"
+        return y * 3
+
+
+class RowsOfTheFirst(Base):
+    def forward(self, x):
+        if self.rows is None:
+            self.rows = x.shape[0]
+        return self.layer(x) * self.rows
+
+
+class ReferenceOfTheFirst(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if self.reference is None:
+            self.reference = y.mean(0).detach()
+        if "x" not in self.entries:
+            self.entries["x"] = x.mean()
+        return y - self.reference * self.entries["x"]
+
+
+class CachedWeight(Base):
+    def forward(self, x):
+        if self.reference is None:
+            self.reference = self.layer.weight.detach() * 2
+        return self.layer(x) + x @ self.reference.T
+
+
+class Positions(Base):
+    def forward(self, x):
+        if self.reference is None or self.reference.shape[0] != x.shape[0]:
+            self.reference = torch.arange(x.shape[0], dtype=x.dtype)[:, None]
+        return self.layer(x) * self.reference
+
+
+class RunningMean(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.mean.mul_(0.9).add_(0.1 * y.detach().mean(0))
+        self.mean.view(-1)[0] += 1
+        return y - self.mean
+
+
+class RunningMeanOfEntry(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if "mean" not in self.entries:
+            self.entries["mean"] = torch.zeros(3, dtype=x.dtype)
+        self.entries["mean"] += 0.1 * y.detach().mean(0)
+        return y - self.entries["mean"]
+
+
+class OfFile(Base):
+    def forward(self, x):
+        global total
+        y = self.layer(x)
+        total += 1
+        ALL_SEEN.append(y.detach())
+        GLOBAL.hidden = y
+        return y
+
+    def state(self):
+        return {**super().state(), "global": (total, list(ALL_SEEN), GLOBAL.hidden)}
+
+
+def reset():
+    global total
+    total, CountsInClass.calls_of_all, GLOBAL.hidden = 0, 0, None
+    ALL_SEEN.clear()
+    SEEN.clear()
+
+
+def compare(ours, eager, what):
+    assert type(ours) is type(eager), what
+    if isinstance(eager, torch.Tensor):
+        torch.testing.assert_close(ours, eager, rtol=1e-9, atol=1e-9)
+        assert ours.requires_grad == eager.requires_grad, what
+    elif isinstance(eager, dict):
+        assert ours.keys() == eager.keys(), what
+        for name, value in eager.items():
+            compare(ours[name], value, f"{what}.{name}")
+    elif isinstance(eager, list | tuple | collections.deque):
+        assert len(ours) == len(eager), what
+        for place, (a, b) in enumerate(zip(ours, eager, strict=True)):
+            compare(a, b, f"{what}.{place}")
+    elif isinstance(eager, types.SimpleNamespace):
+        compare(vars(ours), vars(eager), what)
+    else:
+        assert ours == eager, what
+
+
+def steps(module, inner):
+    """What five calls return and leave, with all gradients; in the fourth the module evaluates."""
+    reset()
+    results = []
+    for step in range(5):
+        module.train(step != 3)
+        x = torch.randn(2 + step % 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        y = module(x)
+        losses = [item for item in inner.items if item.requires_grad]
+        inner.layer.zero_grad()
+        (y.sum() + sum(loss.square().sum() for loss in losses)).backward(retain_graph=True)
+        results.append((y.detach(), inner.layer.weight.grad.clone(), copy.copy(inner.state())))
+    return results
+
+
+KINDS = [
+    Appends, Empties, Entries, Removes, Nested, OfSizes, InTraining, Branches, CountsInEntry, Threshold, CountsInClass,
+    CountsInHelper, FirstCall, Alternates, RowsOfTheFirst, ReferenceOfTheFirst, CachedWeight, Positions, RunningMean,
+    RunningMeanOfEntry, OfFile,
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:forward changes .* captured anew")
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_each_call_objects_results_and_gradients_are_eagers(kind):
+    torch.manual_seed(0)
+    eager = kind().double()
+    eager.mean = eager.mean.double()
+    model = copy.deepcopy(eager)
+    expected = steps(eager, eager)
+    for step, (ours, eagers) in enumerate(zip(steps(ORTModule(model), model), expected, strict=True)):
+        compare(ours, eagers, f"step {step}")
+
+
+@pytest.mark.parametrize("kind", [Empties, Nested, OfSizes, CountsInHelper, Positions, RunningMean, OfFile])
+def test_calls_that_read_nothing_of_it_have_one_graph(kind):
+    wrapped = ORTModule(kind())
+    for rows in (2, 3, 4, 2):
+        wrapped(torch.randn(rows, 4))
+    assert wrapped._engine.captures == 1
+    reset()
+
+
+def test_an_entry_that_the_first_call_makes_and_the_next_ones_add_to_takes_a_second_graph():
+    wrapped = ORTModule(Appends())
+    for rows in (2, 3, 4, 2):
+        wrapped(torch.randn(rows, 4))
+    assert wrapped._engine.captures == 2
+
+
+def test_a_container_that_is_replaced_between_calls_gets_what_follows():
+    torch.manual_seed(0)
+    eager = Nested()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for step in range(4):
+        x = torch.randn(2, 4)
+        for module, inner in ((wrapped, model), (eager, eager)):
+            if step == 2:
+                inner.nested, inner.helper = {"a": [], "b": {"c": []}}, types.SimpleNamespace(hidden=None, calls=0)
+            module(x)
+        torch.testing.assert_close(model.nested["a"], eager.nested["a"])
+        assert len(model.nested["b"]["c"]) == len(eager.nested["b"]["c"]) == 1 + step % 2
+        torch.testing.assert_close(model.helper.hidden[0], eager.helper.hidden[0])
+
+
+class Recorder:
+    def __init__(self):
+        self.output, self.calls, self.means = None, 0, []
+
+    def __call__(self, module, inputs, output):
+        self.output, self.calls = output, self.calls + 1
+        self.means.append(output.detach().mean())
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks of submodule")
+def test_what_hooks_record_is_of_each_call_and_has_gradients():
+    def hook(module, inputs, output):
+        SEEN["hidden"] = output
+        kept.append(output.detach().mean())
+
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    model = copy.deepcopy(eager)
+    results = []
+    for module, inner in ((eager, eager), (ORTModule(model), model)):
+        kept, recorder = [], Recorder()
+        inner[0].register_forward_hook(hook)
+        inner[1].register_forward_hook(recorder)
+        for rows in (2, 3, 2):
+            y = module(torch.ones(rows, 4) * rows)
+            (y.sum() + SEEN["hidden"].square().sum() + recorder.output.sum()).backward()
+        results.append((kept, recorder.calls, recorder.means, inner[0].weight.grad))
+        reset()
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*forward hook of all modules:UserWarning")
+def test_what_a_hook_of_all_modules_records_is_of_each_call():
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
+    wrapped, seen = ORTModule(model), []
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: seen.append(output.detach()) if isinstance(module, nn.Linear) else None
+    )
+    try:
+        for step in range(3):
+            x = torch.full((2, 4), float(step))
+            wrapped(x)
+            torch.testing.assert_close(seen[-1], nn.functional.linear(x, model[0].weight, model[0].bias).detach())
+    finally:
+        handle.remove()
+    assert len(seen) == 3
+
+
+class MovingMean(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        before = self.entries.get("mean")
+        now = y.mean(0) if before is None else 0.9 * before + 0.1 * y.mean(0)
+        self.entries["mean"] = now.detach()
+        return y + now
+
+
+class Memory(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        if self.items:
+            y = y + self.items[-1].mean(0)
+        self.items.append(y.detach())
+        return y
+
+
+@pytest.mark.parametrize(("kind", "place"), [(MovingMean, "the entry 'mean' of a dictionary"), (Memory, "a list")])
+def test_a_call_that_would_read_the_tensors_of_the_call_before_is_refused(kind, place):
+    wrapped = ORTModule(kind())
+    x = torch.randn(2, 4)
+    with pytest.raises((CaptureError, OntrainError), match=f"from call to call in {place}") as caught:
+        wrapped(x), wrapped(x)
+    assert "register_buffer" in caught.value.way_out
+
+
+class Bounded(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.items.append(y.detach())
+        if len(self.items) > 2:
+            self.items.pop(0)
+        return y
+
+
+def test_a_list_whose_length_forward_asks_for_is_told_of():
+    wrapped = ORTModule(Bounded())
+    with pytest.warns(UserWarning, match="forward writes to a list what a graph cannot write"):
+        wrapped(torch.randn(2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wrapped(torch.randn(2, 4))
+    assert wrapped.module.items == []
+
+
+class Loss(Base):
+    def forward(self, x):
+        y = self.layer(x)
+        self.items.append(y)
+        self.helper.hidden = y
+        SEEN["y"] = y
+        return y.square().mean()
+
+
+def test_no_tensor_of_a_trace_stays_in_an_object():
+    model = Loss()
+    description = {"inputs": [("x", ["rows", 4])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(model, description, optim.SGDConfig(lr=0.1))
+    for _ in range(2):
+        trainer.train_step(torch.randn(2, 4))
+    assert (model.items, model.helper.hidden, SEEN) == ([], None, {})
+
+
+class Writes(Base):
+    def forward(self, x):
+        self.mean.add_(1.0)
+        return self.layer(x).square().mean() * self.mean.mean()
+
+
+def test_the_trainer_refuses_writes_to_a_tensor_that_is_no_buffer_and_leaves_it_as_it_was():
+    model = Writes()
+    description = {"inputs": [("x", ["rows", 4])], "outputs": [("loss", [], True)]}
+    with pytest.raises(CaptureError, match=r"writes to a tensor of shape \[3\] that is no buffer"):
+        ORTTrainer(model, description, optim.SGDConfig(lr=0.1)).train_step(torch.randn(2, 4))
+    assert model.mean.tolist() == [1.0, 1.0, 1.0]
