@@ -9,6 +9,7 @@ import torch
 
 from ontrain.graph import Builder, new_model, rebuild
 from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.serving import Serving, serve
 from ontrain.providers import get_provider
 from tests.passes.graphs import graph, operators
 
@@ -46,3 +47,12 @@ def test_a_layer_becomes_a_loop_with_torchs_values(op_type, module, gates, rng):
     provider = get_provider("TorchExecutionProvider")
     (result,) = provider.compile(rewritten, provider.create_state([])).run({"x": torch.tensor(fed)}).values()
     torch.testing.assert_close(torch.as_tensor(np.asarray(result))[:, 0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_served_graph_whose_layers_stay_is_not_rebuilt():
+    def layer(op, x, w, r):
+        return op.GRU(x, w, r, hidden_size=H, outputs=2)[0]
+
+    model = graph(layer, x=[L, N, D], w=[1, 3 * H, D], r=[1, 3 * H, H])
+    serve(model, Serving())
+    assert ExpandRecurrent().apply(model) == (model, 0)

@@ -33,8 +33,8 @@ class ExpandRecurrent(RewritePass):
     level = 0
 
     def has_work(self, graph: ir.Graph) -> bool:
-        """Whether there is a recurrent layer."""
-        return any(record_of(node).recurrent for node in graph)
+        """Whether there is a layer to expand."""
+        return any(map(self._expands, graph))
 
     def begin(self, graph: ir.Graph) -> None:
         """Look who runs the graph."""
@@ -42,9 +42,10 @@ class ExpandRecurrent(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
-        if not record_of(node).recurrent or (self._serves and _runs_whole(node)):
-            return None
-        return expand(op, node, inputs)
+        return expand(op, node, inputs) if self._expands(node) else None
+
+    def _expands(self, node: ir.Node) -> bool:
+        return record_of(node).recurrent and not (self._serves and _runs_whole(node))
 
 
 def _runs_whole(node: ir.Node) -> bool:
