@@ -56,3 +56,14 @@ def test_a_served_graph_whose_layers_stay_is_not_rebuilt():
     model = graph(layer, x=[L, N, D], w=[1, 3 * H, D], r=[1, 3 * H, H])
     serve(model, Serving())
     assert ExpandRecurrent().apply(model) == (model, 0)
+
+
+@pytest.mark.parametrize(("batch", "domain"), [(1, ""), (2, "ontrain")])
+def test_a_large_lstm_of_one_sequence_stays_where_it_is_served(batch, domain):
+    def layer(op, x, w, r):
+        return op.LSTM(x, w, r, hidden_size=64, outputs=3)[0]
+
+    model = graph(layer, x=[200, batch, 64], w=[1, 256, 64], r=[1, 256, 64])
+    serve(model, Serving())
+    rewritten, _ = ExpandRecurrent().apply(model)
+    assert [node.domain for node in rewritten.graph if "Lstm" in node.op_type or "LSTM" in node.op_type] == [domain]
