@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,8 +64,7 @@ def _check_text(message: Any, name: str, depth: int) -> None:
     """Refuse names that are no text, which protobuf hands out as bytes, and messages too deep for recursion."""
     if depth > _DEEPEST_MESSAGE:
         raise GraphError(f"{name} nests messages more than {_DEEPEST_MESSAGE} deep")
-    kind: Hashable = type(message)
-    texts, messages = _fields(kind)
+    texts, messages = _fields(message.DESCRIPTOR)
     for field in texts:
         value = getattr(message, field)
         for text in [value] if isinstance(value, str | bytes) else value:
@@ -83,7 +82,7 @@ def _check_text(message: Any, name: str, depth: int) -> None:
 @cache
 def _fields(kind: Any) -> tuple[list[str], list[str]]:
     """The fields of a kind of message that hold text, and those that hold messages."""
-    fields = kind.DESCRIPTOR.fields if kind is not onnx.TensorProto else _TENSOR_TEXT
+    fields = kind.fields if kind != onnx.TensorProto.DESCRIPTOR else _TENSOR_TEXT
     return [f.name for f in fields if f.type == f.TYPE_STRING], [f.name for f in fields if f.type == f.TYPE_MESSAGE]
 
 
