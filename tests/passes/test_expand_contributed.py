@@ -41,3 +41,8 @@ def test_graphs_that_are_trained_keep_them():
     assert operators(run_passes(model, [ExpandContributed()])[0]) == operators(model)
     serve(model, Serving())
     assert "BiasGelu" not in operators(run_passes(model, [ExpandContributed()])[0])
+
+
+def test_a_graph_without_them_is_not_rebuilt():
+    model = graph(lambda op, x: op.Exp(op.Tanh(x)), x=[3])
+    assert ExpandContributed().apply(model) == (model, 0)

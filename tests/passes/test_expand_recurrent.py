@@ -9,6 +9,7 @@ import torch
 
 from ontrain.graph import Builder, new_model, rebuild
 from ontrain.passes.expand_recurrent import ExpandRecurrent
+from ontrain.passes.serving import Serving, serve
 from ontrain.providers import get_provider
 from tests.passes.graphs import graph, operators
 
@@ -46,3 +47,23 @@ def test_a_layer_becomes_a_loop_with_torchs_values(op_type, module, gates, rng):
     provider = get_provider("TorchExecutionProvider")
     (result,) = provider.compile(rewritten, provider.create_state([])).run({"x": torch.tensor(fed)}).values()
     torch.testing.assert_close(torch.as_tensor(np.asarray(result))[:, 0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_served_graph_whose_layers_stay_is_not_rebuilt():
+    def layer(op, x, w, r):
+        return op.GRU(x, w, r, hidden_size=H, outputs=2)[0]
+
+    model = graph(layer, x=[L, N, D], w=[1, 3 * H, D], r=[1, 3 * H, H])
+    serve(model, Serving())
+    assert ExpandRecurrent().apply(model) == (model, 0)
+
+
+@pytest.mark.parametrize(("batch", "domain"), [(1, ""), (2, "ontrain")])
+def test_a_large_lstm_of_one_sequence_stays_where_it_is_served(batch, domain):
+    def layer(op, x, w, r):
+        return op.LSTM(x, w, r, hidden_size=64, outputs=3)[0]
+
+    model = graph(layer, x=[200, batch, 64], w=[1, 256, 64], r=[1, 256, 64])
+    serve(model, Serving())
+    rewritten, _ = ExpandRecurrent().apply(model)
+    assert [node.domain for node in rewritten.graph if "Lstm" in node.op_type or "LSTM" in node.op_type] == [domain]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ontrain.passes import run_passes
+from ontrain.graph import live_nodes
+from ontrain.passes import infra, run_passes
 from ontrain.passes.infra import Fuel, RewritePass, left_alone, limited, note
 from tests.passes.graphs import graph, operators
 
@@ -89,3 +90,14 @@ def test_a_pass_that_looks_first_leaves_a_graph_without_work_and_makes_nothing_w
     rewritten, changed = LookingSines().apply(exps)
     assert changed == 3 and operators(rewritten) == ["Sin", "Tanh", "Sin", "Tanh", "Sin"]
     assert [len(value.uses()) for node in exps.graph for value in node.inputs] == uses
+
+
+def test_passes_without_work_look_for_dead_nodes_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr(infra, "live_nodes", lambda graph: looks.append(graph) or live_nodes(graph))
+    tanh = graph(lambda op, x: op.Tanh(op.Tanh(x)), x=[3])
+    run_passes(tanh, [IdleSines(), LookingSines(), IdleSines()])
+    assert looks == [tanh.graph]
+    looks.clear()
+    run_passes(chain(), [LookingSines(), IdleSines(), LookingSines()])
+    assert len(looks) == 1  # of the graph that the first has rewritten

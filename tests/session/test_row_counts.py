@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from ontrain import InferenceSession
 from ontrain.passes.rows import bucket
+from ontrain.session import row_counts
 from ontrain.training import ORTTrainer, optim
 
 pytestmark = pytest.mark.usefixtures("rows_counted")
@@ -118,3 +122,17 @@ def test_the_same_batches_in_another_order_meet_the_same_plans():
         return signatures
 
     assert plans([20, 19, 18, 17]) == plans([17, 18, 19, 20])
+
+
+def test_a_graph_in_which_no_pass_finds_rows_is_not_measured(monkeypatch):
+    def measured(graph):
+        raise AssertionError("the graph is measured")
+
+    monkeypatch.setattr(row_counts, "count_flops", measured)
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        squares (float[n, 3] x) => (float[n, 3] y) { y = Mul(x, x) }
+    """)
+    session = InferenceSession(model.SerializeToString(), providers=["TorchExecutionProvider"])
+    (y,) = session.run(None, {"x": np.full((2, 3), 3, np.float32)})
+    np.testing.assert_array_equal(y, np.full((2, 3), 9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import onnx
@@ -63,21 +64,51 @@ def _check_text(message: Any, name: str, depth: int) -> None:
     """Refuse names that are no text, which protobuf hands out as bytes, and messages too deep for recursion."""
     if depth > _DEEPEST_MESSAGE:
         raise GraphError(f"{name} nests messages more than {_DEEPEST_MESSAGE} deep")
-    tensor = isinstance(message, onnx.TensorProto)
-    for field in message.DESCRIPTOR.fields if not tensor else _TENSOR_TEXT:
-        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
-            continue
-        value = getattr(message, field.name)
-        if field.type == field.TYPE_STRING:
-            for text in [value] if isinstance(value, str | bytes) else value:
-                if isinstance(text, bytes):
-                    raise GraphError(f"{name} has a {field.name} that is no text", reason=f"it is {text[:40]!r}")
-        elif hasattr(value, "DESCRIPTOR"):
-            if message.HasField(field.name):
-                _check_text(value, name, depth + 1)
-        else:
+    texts, messages = _fields(message.DESCRIPTOR)
+    for field in texts:
+        value = getattr(message, field)
+        for text in [value] if isinstance(value, str | bytes) else value:
+            if isinstance(text, bytes):
+                raise GraphError(f"{name} has a {field} that is no text", reason=f"it is {text[:40]!r}")
+    for field in messages:
+        value = getattr(message, field)
+        if not hasattr(value, "DESCRIPTOR"):
             for inner in value:
                 _check_text(inner, name, depth + 1)
+        elif message.HasField(field):
+            _check_text(value, name, depth + 1)
+
+
+@cache
+def _fields(kind: Any) -> tuple[list[str], list[str]]:
+    """The fields of a kind of message that hold text, and those that hold messages."""
+    fields = kind.fields if kind != onnx.TensorProto.DESCRIPTOR else _TENSOR_TEXT
+    return [f.name for f in fields if f.type == f.TYPE_STRING], [f.name for f in fields if f.type == f.TYPE_MESSAGE]
+
+
+class _Form:
+    """What a schema says of a node. onnx makes lists and dictionaries anew each time that it is asked for them."""
+
+    def __init__(self, schema: onnx.defs.OpSchema) -> None:
+        single = onnx.defs.OpSchema.FormalParameterOption.Single
+        self.name, self.since_version = schema.name, schema.since_version
+        self.inputs = schema.min_input, schema.max_input
+        self.outputs = schema.min_output, schema.max_output
+        self.operands = [formal.name if formal.option == single else "" for formal in schema.inputs]
+        self.attributes = dict(schema.attributes)
+        self.required = [name for name, spec in self.attributes.items() if spec.required]
+
+
+@cache
+def _standard_form(op_type: str, version: int, domain: str) -> _Form:
+    return _Form(onnx.defs.get_schema(op_type, version, domain))
+
+
+def _form(op_type: str, version: int, domain: str) -> _Form:
+    """What onnx knows of an operator; that of another domain may change, for whoever likes registers it."""
+    if domain in ("", _ML):
+        return _standard_form(op_type, version, domain)
+    return _Form(onnx.defs.get_schema(op_type, version, domain))
 
 
 class _Checker:
@@ -176,7 +207,7 @@ class _Checker:
         version = _LAYER_NORMALIZATION if is_early else imports[domain]
         own = None if domain else experimental_schema(node.op_type, version)
         try:
-            schema = own or onnx.defs.get_schema(node.op_type, version, domain)
+            form = _form(node.op_type, version, domain) if own is None else _Form(own)
         except onnx.defs.SchemaError as error:
             if domain in ("", _ML):
                 known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}
@@ -186,9 +217,9 @@ class _Checker:
                     way_out=f"nearest: {nearest(node.op_type, known)}",
                 ) from error
             return  # of another domain: known to ontrain or refused once functions are inlined
-        _arity(node, schema, text)
+        _arity(node, form, text)
         is_foreign = own is not None and not onnx.defs.has(node.op_type)
-        _schema_attributes(node, schema, text, takes_others=is_early or is_foreign)
+        _schema_attributes(node, form, text, takes_others=is_early or is_foreign)
 
 
 def _check_versions(imports: Iterable[onnx.OperatorSetIdProto], where: str) -> None:
@@ -229,47 +260,43 @@ def _value(info: onnx.ValueInfoProto, where: str) -> None:
             raise GraphError(f"value {info.name!r} in {where} has the dimension {dim.dim_value}")
 
 
-def _arity(node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str) -> None:
-    for what, stated, least, most in (
-        ("inputs", len(node.input), schema.min_input, schema.max_input),
-        ("outputs", len(node.output), schema.min_output, schema.max_output),
-    ):
+def _arity(node: onnx.NodeProto, form: _Form, text: str) -> None:
+    for what, stated, (least, most) in (
+        ("inputs", len(node.input), form.inputs), ("outputs", len(node.output), form.outputs),
+    ):  # fmt: skip
         if not least <= stated <= most:
             wanted = str(least) if least == most else f"{least} to {most}" if most < _LARGEST else f"{least} or more"
-            raise GraphError(f"{schema.name} takes {wanted} {what}, it has {stated}", node=text)
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
-    for formal, name in zip(schema.inputs, node.input, strict=False):
-        if formal.option == single and not name:
-            raise GraphError(f"{schema.name} lacks its input {formal.name!r}", node=text)
+            raise GraphError(f"{form.name} takes {wanted} {what}, it has {stated}", node=text)
+    for wanted, name in zip(form.operands, node.input, strict=False):
+        if wanted and not name:
+            raise GraphError(f"{form.name} lacks its input {wanted!r}", node=text)
     if not any(node.output):
-        raise GraphError(f"{schema.name} has no named output", node=text)
+        raise GraphError(f"{form.name} has no named output", node=text)
 
 
-def _schema_attributes(
-    node: onnx.NodeProto, schema: onnx.defs.OpSchema, text: str, *, takes_others: bool = False
-) -> None:
+def _schema_attributes(node: onnx.NodeProto, form: _Form, text: str, *, takes_others: bool = False) -> None:
     attributes = {attribute.name: attribute for attribute in node.attribute}
     for name, attribute in attributes.items():
-        spec = schema.attributes.get(name)
+        spec = form.attributes.get(name)
         if spec is None and takes_others:
             continue
         if spec is None:
-            known = list(schema.attributes)
+            known = list(form.attributes)
             raise GraphError(
-                f"{schema.name} has no attribute {name!r} at opset {schema.since_version}",
+                f"{form.name} has no attribute {name!r} at opset {form.since_version}",
                 node=text,
                 way_out=f"nearest: {nearest(name, known)}",
             )
         wanted = int(spec.type.value)  # type: ignore[attr-defined]  # onnx's stubs take the enumeration for a class
         if attribute.type != wanted:
             raise GraphError(
-                f"attribute {name!r} is of type {_kind(attribute.type)}, {schema.name} takes {_kind(wanted)}", node=text
+                f"attribute {name!r} is of type {_kind(attribute.type)}, {form.name} takes {_kind(wanted)}", node=text
             )
         if name in _SWITCHES and wanted == Kind.INT and not attribute.ref_attr_name and attribute.i not in (0, 1):
             raise GraphError(f"attribute {name!r} is {attribute.i}", node=text, reason="it is a switch: 0 or 1")
-    for name, spec in schema.attributes.items():
-        if spec.required and name not in attributes:
-            raise GraphError(f"{schema.name} lacks its attribute {name!r}", node=text)
+    for name in form.required:
+        if name not in attributes:
+            raise GraphError(f"{form.name} lacks its attribute {name!r}", node=text)
 
 
 def _kind(number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.graph import infer_node
+from ontrain.graph import infer_node, new_attribute
 
 __all__ = ["Types", "real", "standard_types"]
 
@@ -25,7 +25,7 @@ def standard_types(op_type: str, operands: Sequence[Any], outputs: int = 1, **at
         dtype, shape = operand if isinstance(operand, tuple) else (operand.dtype, operand.shape)
         known = None if isinstance(operand, tuple) else operand.const_value
         values.append(ir.Value(name=f"x{i}", type=ir.TensorType(dtype), shape=ir.Shape(shape), const_value=known))
-    stated = [ir.convenience.convert_attribute(k, v) for k, v in attributes.items() if v is not None and v != ()]
+    stated = [new_attribute(k, v) for k, v in attributes.items() if v is not None and v != ()]
     types = infer_node(ir.Node("", op_type, values, stated, num_outputs=outputs))
     assert all(kind is not None for kind in types)
     return [kind for kind in types if kind is not None]

@@ -2,7 +2,7 @@
 
 from ontrain.graph.blame import blamed_on, blamed_on_whole
 from ontrain.graph.bounds import check_sizes, nbytes
-from ontrain.graph.builder import Builder, content_of
+from ontrain.graph.builder import Builder, content_of, new_attribute
 from ontrain.graph.control import (
     choose,
     draws_random,
@@ -107,6 +107,7 @@ __all__ = [
     "drop_dead_nodes",
     "live_nodes",
     "nbytes",
+    "new_attribute",
     "new_model",
     "reads",
     "rebuild",

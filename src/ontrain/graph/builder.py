@@ -28,10 +28,12 @@ from ontrain.operators import (
     static_dims,
 )
 
-__all__ = ["Builder", "content_of"]
+__all__ = ["Builder", "content_of", "new_attribute"]
 
 Results = Value | tuple[Value, ...]
 """The output of a node, or a tuple of several."""
+_CONTENT = "ontrain.content"
+"""Among what is noted of a constant: its tensor, and what equal constants have in common."""
 
 
 class Builder:
@@ -99,7 +101,7 @@ class Builder:
     ) -> Results:  # fmt: skip
         """Append one node and return its output, or a tuple of them when `outputs` is above one."""
         inputs = self._inputs(domain, op_type, operands)
-        attrs = [_attribute(name, value) for name, value in attributes.items() if value is not None]
+        attrs = [new_attribute(name, value) for name, value in attributes.items() if value is not None]
         node = ir.Node(domain, op_type, inputs, attrs, num_outputs=outputs)
         return self.add(node)
 
@@ -155,13 +157,23 @@ class Builder:
         array = np.asarray(value) if dtype is None else np.asarray(value).astype(dtype.numpy())
         if dtype is None and not isinstance(value, np.ndarray | np.generic):
             array = array.astype(np.float32 if array.dtype.kind == "f" else array.dtype)
-        key = content_of(array)
+        return self._kept(array, content_of(array))
+
+    def constant_like(self, value: ir.Value) -> Value:
+        """Return a constant of another graph as one of this graph's."""
+        assert value.const_value is not None
+        tensor, content = value.meta.get(_CONTENT, (None, None))
+        array = np.asarray(value.const_value.numpy())
+        return self._kept(array, content if tensor is value.const_value else content_of(array))
+
+    def _kept(self, array: np.ndarray[Any, Any], key: Hashable) -> Value:
         if key not in self._constants:
             # Not ir.tensor: it asks protocol after protocol what it was given.
             tensor = ir.Tensor(array, name=self.fresh(f"const_{len(self._constants)}"))
             constant = ir.Value(
                 name=tensor.name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
             )
+            constant.meta[_CONTENT] = tensor, key  # graphs made of this one need not read a large constant again
             self.graph.register_initializer(constant)
             self._constants[key] = cast(Value, constant)
         return self._constants[key]
@@ -251,8 +263,8 @@ def _names(graph: ir.Graph) -> set[str]:
     return names
 
 
-def _attribute(name: str, value: Attribute) -> ir.Attr:
-    """The usual kinds directly: onnx-ir's own conversion tries a dozen protocols on each value."""
+def new_attribute(name: str, value: Attribute) -> ir.Attr:
+    """Return an attribute; the usual kinds directly, for onnx-ir's own conversion tries a dozen protocols on each."""
     if type(value) is int:
         return ir.AttrInt64(name, value)
     if type(value) is float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,13 +130,20 @@ def _as_output(op: Builder, graph: ir.Graph, value: ir.Value, old: ir.Value) -> 
     return value
 
 
+def _rename(op: Builder, values: Iterable[ir.Value], names: Container[str | None]) -> None:
+    """Give values other names in place of these."""
+    for value in values:
+        if value.name in names and value.name is not None:
+            value.name = op.fresh(value.name)
+
+
 def _name_outputs(op: Builder, outputs: Sequence[ir.Value], old: Sequence[ir.Value]) -> None:
     """Give the outputs their old names, all at once: a value may hold the name that belongs to another."""
     names = {value.name for value in old if not value.is_graph_input()}
     for node in all_nodes(op.graph):
-        for value in (*node.outputs, *(value for graph in subgraphs(node) for value in graph.inputs)):
-            if value.name in names and value.name is not None:
-                value.name = op.fresh(value.name)
+        _rename(op, node.outputs, names)
+        for graph in subgraphs(node):
+            _rename(op, graph.inputs, names)
     for value, before in zip(outputs, old, strict=True):
         # A copy, of an input or of an output that stands twice, has a name of its own.
         if not before.is_graph_input() and before.name in names:

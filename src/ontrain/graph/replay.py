@@ -56,7 +56,7 @@ class Replay:
         """Return the new value of an old one that is present; see `lookup`."""
         if value not in self.mapped:
             if value.const_value is not None:
-                self.mapped[value] = self.op.const(value.const_value.numpy())
+                self.mapped[value] = self.op.constant_like(value)
             elif self.outer is not None:
                 return self.outer.find(value)
             else:
@@ -74,18 +74,21 @@ class Replay:
         return [self.find(value) for value in graph.outputs]
 
     def _step(self, node: ir.Node) -> None:
-        ins = [self.lookup(v) for v in node.inputs]
+        mapped, find = self.mapped, self.find
+        ins = [None if v is None else mapped[v] if v in mapped else find(v) for v in node.inputs]
         start, new = len(self.op.nodes), self.op.nodes
         try:
             outs = self._rewrite(self.op, node, ins) if self._rewrite is not None else None
             if outs is None and not node.domain and subgraphs(node):
                 outs = self._control(self, node, ins)
+            is_copy = outs is None
             if outs is None:
                 outs = self._copy(node, ins)
         except Exception:  # no block around each node: it would take as long as the node itself
             with blamed_on(node, f"{node.op_type} cannot be made again"):
                 raise
-        pass_source_on(node, new[start:])
+        if not is_copy:
+            pass_source_on(node, new[start:])
         for before, after in zip(node.outputs, outs, strict=False):
             if after is not None:
                 self.mapped[before] = after

@@ -33,6 +33,10 @@ class ExpandContributed(RewritePass):
         how = serving_of(graph)
         self._hides = how is not None and how.padding != "computed"
 
+    def has_work(self, graph: ir.Graph) -> bool:
+        """Whether there is such an operator."""
+        return any(record_of(node).in_encoders for node in graph)
+
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one operator."""
         if not record_of(node).in_encoders:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ontrain.functions import expand, node_flops
 from ontrain.graph import Builder
-from ontrain.operators import is_plain_layer, record_of
+from ontrain.operators import is_plain_layer, record_of, static_dims
 from ontrain.passes.infra import RewritePass
 from ontrain.passes.serving import serving_of
 
@@ -26,15 +26,16 @@ class ExpandRecurrent(RewritePass):
     An LSTM with no more than gates and states becomes the composite, of which a provider may have a kernel. Equal
     because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
-    error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs,
-    small and other layers with no more than gates and states, which the provider runs whole.
+    error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs, the
+    layers with no more than gates and states that the provider runs whole: a GRU, an RNN, and an LSTM that is small or
+    of one sequence.
     """
 
     level = 0
 
     def has_work(self, graph: ir.Graph) -> bool:
-        """Whether there is a recurrent layer."""
-        return any(record_of(node).recurrent for node in graph)
+        """Whether there is a layer to expand."""
+        return any(map(self._expands, graph))
 
     def begin(self, graph: ir.Graph) -> None:
         """Look who runs the graph."""
@@ -42,17 +43,25 @@ class ExpandRecurrent(RewritePass):
 
     def rewrite(self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         """Expand one layer."""
-        if not record_of(node).recurrent or (self._serves and _runs_whole(node)):
-            return None
-        return expand(op, node, inputs)
+        return expand(op, node, inputs) if self._expands(node) else None
+
+    def _expands(self, node: ir.Node) -> bool:
+        return record_of(node).recurrent and not (self._serves and _runs_whole(node))
 
 
 def _runs_whole(node: ir.Node) -> bool:
     """Whether a provider runs the layer as the standard has it; an LSTM without lengths has a composite for that.
 
-    The composite's kernel is for layers that have something to compute.
+    The composite's kernel is for layers that have something to compute, and for several sequences at once: the steps
+    of one go to the same kernel either way, and as the standard has it a layer stands in a row with its neighbours.
     """
     if not is_plain_layer(node):
         return False
     has_lengths = len(node.inputs) > 4 and node.inputs[4] is not None
-    return node.op_type != "LSTM" or has_lengths or node_flops(node).total <= _FEW
+    return node.op_type != "LSTM" or has_lengths or _has_one_sequence(node) or node_flops(node).total <= _FEW
+
+
+def _has_one_sequence(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    assert x is not None
+    return static_dims(x)[1:2] == (1,)

@@ -50,13 +50,18 @@ class Pass:
 
 @dataclass
 class Fuel:
-    """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them; what a pass says."""
+    """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them; what a pass says.
+
+    Attributes:
+        tidy: the model that is known to have no dead nodes and no graphs inside nodes, for the passes that follow.
+    """
 
     left: float = float("inf")
     used: int = 0
     node: ir.Node | None = None
     notes: list[str] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
+    tidy: ir.Model | None = None
 
 
 _fuel: ContextVar[Fuel | None] = ContextVar("_fuel", default=None)
@@ -132,9 +137,10 @@ class RewritePass(Pass):
         # What a pass knows of a graph belongs to one application: there is one pass for all threads.
         own = copy.copy(self)
         own.begin(model.graph)
-        if not own.has_work(model.graph) and _is_flat_and_live(model.graph):
-            return model, 0
         count, fuel = 0, _fuel.get() or Fuel()
+        if not own.has_work(model.graph) and (fuel.tidy is model or _is_flat_and_live(model.graph)):
+            fuel.tidy = model
+            return model, 0
 
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
             nonlocal count

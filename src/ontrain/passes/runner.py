@@ -49,9 +49,9 @@ def run_passes(
     off = journal.off | set(disabled)
     check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *pipeline("inference"), *passes])
     reports: list[PassReport] = []
-    verified: ir.Model | None = None
+    verified = tidy = None
     for graph_pass in passes:
-        name, fuel = graph_pass.name, Fuel(journal.fuel())
+        name, fuel = graph_pass.name, Fuel(journal.fuel(), tidy=tidy)
         if name in off or fuel.left <= 0 or (graph_pass.serves and serving_of(model.graph) is None):
             continue
         before, start = len(model.graph), time.perf_counter()
@@ -59,7 +59,7 @@ def run_passes(
             model, changed = (
                 graph_pass.apply(model, keep) if isinstance(graph_pass, RowPass) else graph_pass.apply(model)
             )
-        seconds = time.perf_counter() - start
+        seconds, tidy = time.perf_counter() - start, fuel.tidy
         number = len(journal.reports) + 1
         report = PassReport(
             name, changed, before, len(model.graph), seconds, stage, number, fuel.used,

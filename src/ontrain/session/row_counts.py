@@ -188,19 +188,26 @@ class CountedRows(KnownRows):
 
     def __init__(self, counts: RowCounts, scope: Scope, feeds: Mapping[str, torch.Tensor]) -> None:
         self._counts, self._scope, self._feeds = counts, scope, feeds
+        self._first: ir.Model | None = None
         self._worth_counting = False
         self._counted = dict[str, int]()
         super().__init__(self._counted)
 
     def begin(self, graph: ir.Model) -> None:
-        """Decide whether it is worth while to count."""
-        self._worth_counting = count_flops(graph).products >= WORTH_COUNTING
+        """Keep the graph: whether counting is worth while is asked once a pass finds rows, which few graphs have."""
+        self._first = graph
 
     def __call__(self, row_pass: RowPass, model: ir.Model, selections: Sequence[Selection]) -> list[int]:
         """Count the rows of selections that a pass has found."""
-        if self._worth_counting and not self._counts.asks_in_vain(row_pass, model.graph):
+        if self._is_worth_counting() and not self._counts.asks_in_vain(row_pass, model.graph):
             self._counted.update(self._counts.count(self._scope, self._counted, self._feeds, model, selections))
         return super().__call__(row_pass, model, selections)
+
+    def _is_worth_counting(self) -> bool:
+        if self._first is not None:
+            self._worth_counting = count_flops(self._first).products >= WORTH_COUNTING
+            self._first = None
+        return self._worth_counting
 
     def finish(self) -> None:
         """Remember that there are no more rows to count in this scope."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ontrain.graph import Builder, rebuild
+from ontrain.graph import Builder, builder, rebuild
 from ontrain.passes.inference import weights_of
 from tests.passes.inference.weighted import random, weighted
 
@@ -49,3 +49,14 @@ def test_what_is_fed_or_computed_is_not_known():
     weights = weights_of(model.graph)
     x, w = model.graph.inputs
     assert weights.holds(w) and not weights.holds(x) and not weights.holds(model.graph.outputs[0])
+
+
+def test_names_are_settled_without_another_inference(monkeypatch):
+    model = weighted(lambda op, x, w: op.Tanh(op.MatMul(x, w)), X, {"w": random(4, 4)})
+    weights = weights_of(model.graph)
+
+    def asked(node):
+        raise AssertionError(f"{node.op_type} is inferred again")
+
+    monkeypatch.setattr(builder, "infer_node", asked)
+    assert [node.op_type for node in weights.settle(model).graph] == ["MatMul", "Tanh"]

@@ -21,7 +21,7 @@ def settle_constants(graph: ir.Graph) -> None:
         if node.op_type != "Constant" or node.domain or node.graph is None or node.graph in closed:
             continue
         (output,) = node.outputs
-        tensor = node.attributes["value"].as_tensor() if "value" in node.attributes else ir.tensor(evaluate(node)[0])
+        tensor = node.attributes["value"].value if "value" in node.attributes else ir.tensor(evaluate(node)[0])
         known = ir.Value(
             name=output.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
         )

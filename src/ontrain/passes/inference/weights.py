@@ -64,7 +64,7 @@ class Weights:
 
         A weight takes over the name of the one that it was made of where that is gone.
         """
-        settled = rebuild(model)
+        settled = rebuild(model, typed=True)  # passes are given a graph whose values a builder typed
         graph = settled.graph
         graph.meta.pop(_WEIGHTS, None)
         for value in by_role(graph, Role.PARAMETER, Role.BUFFER):

@@ -12,6 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import ontrain
+from ontrain.passes import expand_recurrent
+from ontrain.providers.torch.lowering import recurrent_kernels
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -73,6 +75,15 @@ def test_beyond_the_length_of_the_sequence_there_are_zeros(rng, kind, direction,
 def test_a_layer_is_one_call(rng, kind, steps):
     names = calls(assert_as_onnxruntime(*layer(rng, kind, "bidirectional", steps=steps), rtol=1e-5, atol=2e-6))
     assert names.count(f"onnxruntime_{kind}") == 1 and "_run_loop" not in names and "_forward" not in names
+
+
+@pytest.mark.parametrize("kind, batch, whole", [("LSTM", 9, True), ("LSTM", 80, True), ("GRU", 9, True),
+                                                ("GRU", 80, False), ("RNN", 9, False)])  # fmt: skip
+def test_a_layer_of_large_steps_is_one_call_where_there_is_one_thread(rng, threads, monkeypatch, kind, batch, whole):
+    monkeypatch.setattr(recurrent_kernels, "_SMALL", 0)
+    monkeypatch.setattr(expand_recurrent, "_FEW", 0)
+    names = calls(assert_as_onnxruntime(*layer(rng, kind, batch=batch), rtol=1e-5, atol=2e-6))
+    assert (f"onnxruntime_{kind}" in names) == (whole and threads == 1)
 
 
 @pytest.mark.parametrize("kind", GATES)

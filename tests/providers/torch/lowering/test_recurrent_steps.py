@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import helper
 
 import ontrain
@@ -13,6 +14,15 @@ from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, f
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 INPUT, HIDDEN, BATCH = 5, 240, 12
 DIRECTIONS = ("forward", "reverse", "bidirectional")
+
+
+@pytest.fixture(autouse=True)
+def several_threads():
+    """On one thread a layer of so few sequences is left to onnxruntime's kernel, unless it is a plain one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
 
 
 def large(rng, kind, direction, *, bias=True, states=True, length=False, steps=4, dtype=np.float32, **attributes):

@@ -10,6 +10,7 @@ import torch
 from onnx import helper, numpy_helper
 
 import ontrain
+from ontrain.functions import cost
 from ontrain.providers.torch.lowering import nodes as lowering, small_nodes
 from ontrain.training import ORTTrainer, optim
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
@@ -34,6 +35,21 @@ def alone(monkeypatch):
 def test_a_small_model_is_one_call_and_equals_onnxruntime(rng):
     session = assert_as_onnxruntime(*perceptron(rng), rtol=1e-6, atol=1e-6)
     assert calls(session) == ["onnxruntime_4 Gemm + 4 Softplus"]
+
+
+def test_nodes_that_are_alike_are_measured_once(rng, monkeypatch):
+    measured, body = [], cost._body
+    monkeypatch.setattr(cost, "_body", lambda node: measured.append(node.op_type) or body(node))
+    weights = {f"w{i}": rng.standard_normal((4, 4, 3, 3)).astype(np.float32) / 6 for i in range(3)}
+    names = ["x", "", "r0", "", "r1"]
+    layers = [
+        layer for i in range(3) for layer in (
+            node("Conv", [names[2 * i], f"w{i}"], [f"c{i}"], pads=[1] * 4), node("Relu", [f"c{i}"], [f"r{i}"]),
+        )
+    ]  # fmt: skip
+    fed = {"x": rng.standard_normal((1, 4, 6, 6)).astype(np.float32)}
+    assert_as_onnxruntime(file_of(layers, fed, weights, ["r2"]), fed, rtol=1e-5, atol=1e-5)
+    assert measured.count("FusedConv") == 1
 
 
 def test_large_products_keep_their_kernels(rng):

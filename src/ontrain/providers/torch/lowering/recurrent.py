@@ -16,7 +16,7 @@ from ontrain.internals import available, private
 from ontrain.operators import directions_backwards
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.recurrent_kernels import has_small_steps
+from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 
@@ -69,7 +69,7 @@ def lstm_layer(e: Emitter, node: ir.Node) -> None:
     x, w, r, bias, h, c = (_operand(e, node, i) for i in range(6))
     assert x is not None and w is not None and r is not None
     stored, trains = _is_stored(node), len(node.outputs) > 3
-    if not trains and has_small_steps(x, r):
+    if not trains and suits_kernel("LSTM", x, r):
         stated = {**attributes(node), "hidden_size": r.shape[2]}
         stated.pop("order", None)
         operands = [_in_standard_order(e, v) if stored and v is not None else v for v in (w, r, bias)]

@@ -17,7 +17,7 @@ from ontrain.graph import static_dims
 from ontrain.operators import directions_backwards, is_plain_layer
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.recurrent_kernels import has_small_steps
+from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 
@@ -82,7 +82,7 @@ def recurrent_layer(e: Emitter, node: ir.Node) -> None:
     x, w, r, bias, _, state, _ = operands = [_operand(e, node, i) for i in range(7)]
     assert x is not None and w is not None and r is not None
     stated = attributes(node)
-    if _is_whole(node) or has_small_steps(x, r):
+    if _is_whole(node) or suits_kernel(node.op_type, x, r):
         emit_stock(e, node.op_type, operands[: len(node.inputs)], node.outputs, {**stated, "hidden_size": r.shape[2]})
         return
     backwards = directions_backwards(stated.get("direction", "forward"))

@@ -8,13 +8,13 @@ calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 import torch
 
-from ontrain.functions import node_flops
+from ontrain.functions import Flops, node_flops
 from ontrain.graph import is_random
 from ontrain.operators import Indexes, Stock, record_of, static_dims
 from ontrain.providers.torch.emitter import Emitter
@@ -73,10 +73,10 @@ class Row:
 def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
     """Yield nodes in their order, small ones together."""
     most = ALONE if torch.get_num_threads() == 1 else BESIDE
-    weights, row = 0, list[ir.Node]()
+    weights, row, costs = 0, list[ir.Node](), dict[Hashable, Flops]()
     for node in nodes:
         more = _weight_bytes(e, node)
-        if weights + more <= most.weights and _is_small(e, node, most):
+        if weights + more <= most.weights and _is_small(e, node, most, costs):
             weights += more
             row.append(node)
             continue
@@ -117,7 +117,7 @@ def _looks(node: ir.Node) -> bool:
     return places is not None and places.const_value is not None and not places.const_value.numpy().ndim
 
 
-def _is_small(e: Emitter, node: ir.Node, most: Small) -> bool:
+def _is_small(e: Emitter, node: ir.Node, most: Small, costs: dict[Hashable, Flops]) -> bool:
     record = record_of(node)
     if node in e.placement.skipped or not is_alike(node):
         return False
@@ -129,7 +129,7 @@ def _is_small(e: Emitter, node: ir.Node, most: Small) -> bool:
             return False
     if not all(_fits(value, size) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
         return False
-    return node_flops(node).total <= flops
+    return node_flops(node, costs).total <= flops
 
 
 def is_alike(node: ir.Node) -> bool:
