@@ -53,7 +53,7 @@ from typing import Annotated
 
 from corpus.workspace import Settings, Workspace
 from harness.files import DataError
-from harness.options import command, execute, flag, parse
+from harness.options import command, execute, flag, parse, part_of
 
 Action = StrEnum(
     "Action", ["download", "text_formatting", "sharding", "create_tfrecord_files", "create_hdf5_files", "show"]
@@ -193,7 +193,7 @@ def shard(options: Options, tick: Tick) -> list[str]:
 
 
 def create(options: Options, tick: Tick) -> list[str]:
-    vocabulary, settings, name = options.vocabulary, Settings.of(options), options.text
+    vocabulary, settings, name = options.vocabulary, part_of(Settings, options), options.text
     folder, names = options.space.sharded(name, *options.shards), sharding.shard_names(name, *options.shards[:2])
     shards = options.inputs or [folder / f"{shard}.txt" for shard in names]
     output = options.space.hdf5(name, settings)

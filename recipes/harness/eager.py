@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,18 +19,12 @@ from ontrain.errors import CheckpointError, NonFiniteLossError
 from ontrain.training import amp
 
 
-@dataclass
-class StepInfo:
-    """Whether the gradient of the last update was finite."""
-
-    all_finite: bool = True
-
-
-@dataclass
-class OptimConfig:
-    """The learning rate of the next update."""
-
-    lr: float
+def decay_groups(model: nn.Module, spared: Callable[[str], bool], decay: float) -> list[dict[str, Any]]:
+    """Return an optimizer's groups: parameters that weight decay pulls at, and those that it spares."""
+    groups: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for name, parameter in model.named_parameters():
+        groups[spared(name)].append(parameter)
+    return [{"params": params, "weight_decay": rate} for params, rate in zip(groups, (decay, 0.0), strict=True)]
 
 
 class EagerTrainer:
@@ -39,7 +33,8 @@ class EagerTrainer:
     Attributes:
         updates: made so far, skipped ones included.
         pending: micro-batches whose gradients wait for the next update.
-        grad_norm: of the last update's gradient before clipping, 0-d.
+        grad_norm, train_step_info: the norm of the last update's gradient before clipping, 0-d; its `all_finite`.
+        optim_config: `lr` is the learning rate of the next update.
 
     Args:
         model: that is trained.
@@ -63,8 +58,8 @@ class EagerTrainer:
         self.accumulation, self.max_norm, self.team = accumulation, max_norm, team or Team()
         self.half, self.scaler = half, scaler
         self.updates = self.pending = 0
-        self.grad_norm, self.train_step_info = torch.zeros(()), StepInfo()
-        self.optim_config = OptimConfig(optimizer.defaults["lr"])
+        self.grad_norm, self.train_step_info = torch.zeros(()), SimpleNamespace(all_finite=True)
+        self.optim_config = SimpleNamespace(lr=optimizer.defaults["lr"])
 
     @property
     def loss_scale(self) -> float:
@@ -99,7 +94,7 @@ class EagerTrainer:
         if scale != 1.0:
             torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / scale)
         self.grad_norm = nn.utils.clip_grad_norm_(parameters, self.max_norm or float("inf"))
-        self.train_step_info = StepInfo(bool(self.grad_norm.isfinite()))
+        self.train_step_info = SimpleNamespace(all_finite=bool(self.grad_norm.isfinite()))
         if self.train_step_info.all_finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.optim_config.lr if self.rate is None else self.rate(self.updates)

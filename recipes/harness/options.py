@@ -6,6 +6,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from enum import StrEnum
 from typing import Annotated, Any, get_origin, get_type_hints
 
@@ -93,6 +94,11 @@ def within(flags: Any, *ranges: tuple[str, float, float]) -> None:
         value = getattr(flags, name)
         if isinstance(value, int | float) and not low <= value <= high:
             raise DataError(f"--{name} {value} is not between {low} and {high}")
+
+
+def part_of(kind: type, flags: Any, **others: Any) -> Any:
+    """Return those of the flags that make an instance of a dataclass which theirs extends; `others` take precedence."""
+    return kind(**{field.name: getattr(flags, field.name) for field in fields(kind)} | others)
 
 
 def _described(options: Any) -> list[tuple[str, dict[str, Any]]]:

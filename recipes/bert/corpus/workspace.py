@@ -6,7 +6,7 @@ that data and scripts made for it fit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -33,11 +33,6 @@ class Settings:
     def lower(self) -> bool:
         """Any number above 0 means uncased."""
         return self.do_lower_case > 0
-
-    @classmethod
-    def of(cls, flags: Settings) -> Settings:
-        """Return the settings among a script's flags."""
-        return cls(**{field.name: getattr(flags, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from harness.eager import EagerTrainer
+from harness.eager import EagerTrainer, decay_groups
 from harness.files import DataError
 from harness.lamb import Lamb
 from harness.processes import Team
@@ -21,10 +21,7 @@ def eager_twin(
     model.to(team.device)
     if options.checkpoint_activations:
         model.gradient_checkpointing_enable()  # type: ignore[operator]
-    groups = [
-        {"params": [p for name, p in model.named_parameters() if name not in spared], "weight_decay": 0.01},
-        {"params": [p for name, p in model.named_parameters() if name in spared], "weight_decay": 0.0},
-    ]
+    groups = decay_groups(model, lambda name: name in spared, 0.01)
     compute = team.parallel(model)
     torch.manual_seed(options.seed + team.rank)  # dropout's: other masks in each process
     return EagerTrainer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from harness.eager import EagerTrainer
+from harness.eager import EagerTrainer, decay_groups
 from harness.processes import Team
 from transformers import GPT2LMHeadModel
 
@@ -34,16 +34,10 @@ def undecayed(model: GPT2LMHeadModel) -> list[str]:
 
 def eager_trainer(arguments: Arguments, model: GPT2LMHeadModel, schedule: Schedule, team: Team) -> EagerTrainer:
     """Return what makes the same updates in eager PyTorch."""
-    spared = set(undecayed(model))
-    groups = [
-        {"params": [p for n, p in model.named_parameters() if n not in spared]},
-        {"params": [p for n, p in model.named_parameters() if n in spared], "weight_decay": 0.0},
-    ]
+    spared = undecayed(model)
+    groups = decay_groups(model, lambda name: name in spared, arguments.weight_decay)
     # One fused kernel for all parameters of a group: the fastest Adam that eager PyTorch has.
-    optimizer = torch.optim.AdamW(
-        groups, lr=arguments.learning_rate, betas=(0.9, 0.999), eps=arguments.adam_epsilon,
-        weight_decay=arguments.weight_decay, fused=True,
-    )  # fmt: skip
+    optimizer = torch.optim.AdamW(groups, lr=arguments.learning_rate, eps=arguments.adam_epsilon, fused=True)
     return EagerTrainer(
         model, lambda ids, labels: (model(input_ids=ids, labels=labels).loss,), optimizer, rate=schedule,
         accumulation=arguments.gradient_accumulation_steps, max_norm=arguments.max_grad_norm, team=team,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from harness.files import DataError
-from harness.options import Engine, flag, within
+from harness.options import Engine, flag, part_of, within
 
 Precision = StrEnum("Precision", ["fp32", "fp16", "bf16"])
 """What `torch.autocast` computes products in; weights and moments are float32."""
@@ -103,5 +103,5 @@ class Flags(Habits, Settings):
     def settings(self, processes: int) -> Settings:
         """What decides the weights."""
         precision = Precision.fp16 if self.fp16 else Precision.bf16 if self.bf16 else Precision.fp32
-        of_flags = {field.name: getattr(self, field.name) for field in fields(Settings)}
-        return Settings(**{**of_flags, "precision": precision, "processes": processes})
+        settings: Settings = part_of(Settings, self, precision=precision, processes=processes)
+        return settings

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from harness.eager import decay_groups
 from harness.files import DataError, digest
 from harness.finetuning.examples import Examples, epoch_updates
 from harness.finetuning.flags import Habits, Precision, Settings
@@ -69,7 +70,7 @@ def train(
         team.first_does("clear the folder", lambda: [shutil.rmtree(path) for path in output.glob("checkpoint*")])
     model.to(device)
     torch.manual_seed(settings.seed + team.rank)  # each process has dropout masks of its own
-    groups = _groups(model, settings.weight_decay)
+    groups = decay_groups(model, lambda name: name.endswith("bias") or "LayerNorm" in name, settings.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, eps=settings.adam_epsilon, fused=True)
     scaler = torch.amp.GradScaler(device.type, enabled=precision is Precision.fp16)
     half = torch.bfloat16 if precision is Precision.bf16 else torch.float16
@@ -207,14 +208,6 @@ def _updates(examples: Examples, settings: Settings, start: int) -> Iterator[lis
     while True:
         yield from islice(epoch_updates(examples, settings, epoch), skipped, None)
         epoch, skipped = epoch + 1, 0
-
-
-def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Biases and LayerNorms are not decayed."""
-    groups: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
-    for name, parameter in model.named_parameters():
-        groups[name.endswith("bias") or "LayerNorm" in name].append(parameter)
-    return [{"params": params, "weight_decay": rate} for params, rate in zip(groups, (decay, 0.0), strict=True)]
 
 
 def _fingerprint(model: nn.Module) -> str:

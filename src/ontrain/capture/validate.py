@@ -20,7 +20,7 @@ from ontrain.errors import CaptureError
 from ontrain.functions import expand, inline_all
 from ontrain.graph import CORRECTIONS, Builder, describe, rebuild, source_of, specialise, updates_of
 from ontrain.internals import private, replaced
-from ontrain.operators import Chance, record_of
+from ontrain.operators import Chance, operand_of, record_of
 
 __all__ = ["validate"]
 
@@ -93,7 +93,7 @@ def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> N
     for node in model.graph:
         inference = False
         if node.op_type == "Dropout":
-            flag = node.inputs[2] if len(node.inputs) > 2 else None
+            flag = operand_of(node, 2)
             inference = flag is None or flag.const_value is None or not bool(flag.const_value.numpy())
             inference = inference and not _ratio_is_zero(node)
         elif node.op_type == "BatchNormalization" and all_train:
@@ -117,7 +117,7 @@ def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> N
 
 
 def _ratio_is_zero(node: ir.Node) -> bool:
-    ratio = node.inputs[1] if len(node.inputs) > 1 else None
+    ratio = operand_of(node, 1)
     return ratio is not None and ratio.const_value is not None and float(ratio.const_value.numpy()) == 0
 
 

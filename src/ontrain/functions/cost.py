@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ontrain.functions.registry import expand, expansions, has_body, lookup
-from ontrain.graph import DOMAIN, Builder, Role, clone_value, is_float, new_model, role_of
+from ontrain.graph import DOMAIN, Builder, Role, clone_value, graphs_in, is_float, new_model, role_of
 from ontrain.operators import View, record_of, size_of
 
 __all__ = ["Flops", "count_flops", "live_bytes", "node_flops", "resident_bytes"]
@@ -103,7 +103,7 @@ def _graph(graph: ir.Graph, known: dict[Hashable, Flops]) -> Flops:
 
 
 def _node(node: ir.Node, known: dict[Hashable, Flops]) -> Flops:
-    inner = [_graph(subgraph, known) for attr in node.attributes.values() for subgraph in _subgraphs(attr)]
+    inner = [_graph(subgraph, known) for attr in node.attributes.values() for subgraph in graphs_in(attr)]
     if inner:
         return max(inner, key=lambda branch: branch.total) * _trips(node)
     record = record_of(node)
@@ -143,12 +143,6 @@ def _is_specified(node: ir.Node) -> bool:
     if any(attr.type == ir.AttributeType.TENSOR for attr in node.attributes.values()):
         return False
     return all(value is None or value.const_value is None for value in node.inputs)
-
-
-def _subgraphs(attr: ir.Attr) -> list[ir.Graph]:
-    if attr.type == ir.AttributeType.GRAPH:
-        return [attr.as_graph()]
-    return list(attr.as_graphs()) if attr.type == ir.AttributeType.GRAPHS else []
 
 
 def _trips(node: ir.Node) -> int:

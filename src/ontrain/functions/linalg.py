@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import MICROSOFT, Value
+from ontrain.operators import MICROSOFT, Value, transposed
 
 __all__: list[str] = []
 
@@ -112,8 +112,6 @@ def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
     Of x the lower triangle is read. Source: Golub and Van Loan, Matrix computations, section 8.5.
     """
     *lead, n, _ = static_dims(x)
-    rank = len(lead) + 2
-    turned = [*range(rank - 2), rank - 1, rank - 2]
     whole, eye = _mirrored(op, x), np.eye(n)
     pairs = _pairs(n)
     vectors = op.Expand(op.const(eye, x.dtype), [*lead, n, n])
@@ -125,7 +123,7 @@ def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
             (a, v), (p, q) = states, _basis(op, rows[0], eye, states[0].dtype)
             of_p, of_q = (op.MatMul(a, op.Unsqueeze(e, [1])) for e in (p, q))  # columns […, n, 1]
             turn = _turn(op, p, q, *(op.MatMul(op.Unsqueeze(e, [0]), c) for e, c in ((p, of_p), (p, of_q), (q, of_q))))
-            return None, [op.MatMul(op.MatMul(op.Transpose(turn, perm=turned), a), turn), op.MatMul(v, turn)], []
+            return None, [op.MatMul(op.MatMul(transposed(op, turn), a), turn), op.MatMul(v, turn)], []
 
         (whole, vectors), _ = repeat(op, rotation, trip=len(pairs), carried=[whole, vectors], scanned=[op.const(pairs)])
     values = op.ReduceSum(whole * op.const(eye, x.dtype), [-1], keepdims=0)
@@ -153,11 +151,9 @@ def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
     Source: Golub and Van Loan, Matrix computations, section 8.6.3.
     """
     *lead, rows, columns = static_dims(x)
-    rank = len(lead) + 2
-    turned = [*range(rank - 2), rank - 1, rank - 2]
     if columns > rows:
-        values, u, vh = op.composite("Svd", op.Transpose(x, perm=turned), outputs=3, full=full)
-        return values, op.Transpose(vh, perm=turned), op.Transpose(u, perm=turned)
+        values, u, vh = op.composite("Svd", transposed(op, x), outputs=3, full=full)
+        return values, transposed(op, vh), transposed(op, u)
     eye, pairs = np.eye(columns), _pairs(columns)
     table, vectors = x, op.Expand(op.const(eye, x.dtype), [*lead, columns, columns])
     if len(pairs):
@@ -181,14 +177,13 @@ def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
     if full and rows > columns:
         basis, _ = op.composite("Qr", u, outputs=2, complete=1)
         u = op.Concat(u, op.Slice(basis, [columns], [rows], [-1]), axis=-1)
-    return values, u, op.Transpose(vectors, perm=turned)
+    return values, u, transposed(op, vectors)
 
 
 def _mirrored(op: Builder, x: Value) -> Value:
     """The symmetric matrices whose lower triangle is that of x."""
-    rank = len(static_dims(x))
     strict = op.Trilu(x, op.const(np.array(-1, np.int64)), upper=0)
-    return op.Trilu(x, upper=0) + op.Transpose(strict, perm=[*range(rank - 2), rank - 1, rank - 2])
+    return op.Trilu(x, upper=0) + transposed(op, strict)
 
 
 def _pairs(n: int) -> np.ndarray[Any, Any]:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ontrain.functions.interpolation import constant_of
 from ontrain.functions.registry import composite, expansion
 from ontrain.graph import Builder, register_inference, static_dims
-from ontrain.operators import Value
+from ontrain.operators import Value, operand_of
 
 __all__: list[str] = []
 
@@ -92,7 +92,7 @@ def max_unpool(
 
 def _unpooled(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:
     """onnx's rule says nothing where the shape is an operand, not even a constant's."""
-    x, wanted = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+    x, wanted = node.inputs[0], operand_of(node, 2)
     assert x is not None and x.dtype is not None and x.shape is not None
     if wanted is not None:
         known = wanted.const_value

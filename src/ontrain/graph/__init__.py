@@ -17,7 +17,7 @@ from ontrain.graph.display import to_text
 from ontrain.graph.evaluator_corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.family import Bound as Bound, Family as Family
 from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate
-from ontrain.graph.generalise import generalise as generalise
+from ontrain.graph.generalise import generalise as generalise, shapes_at as shapes_at
 from ontrain.graph.halves import halves, reads
 from ontrain.graph.infer import (
     TypeAndShape as TypeAndShape,
@@ -59,7 +59,7 @@ from ontrain.graph.stages import (
     stages as stages,
     step_of_adjoint as step_of_adjoint,
 )
-from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, live_nodes, subgraphs
+from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, graphs_in as graphs_in, live_nodes, subgraphs
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.ties import order_ties_as_torch as order_ties_as_torch, orders_ties_as_torch as orders_ties_as_torch
 from ontrain.graph.verify import verify, verify_requested

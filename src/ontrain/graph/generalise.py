@@ -18,7 +18,7 @@ from ontrain.graph.varying_constants import DiffersError, VaryingConstants, dime
 from ontrain.operators import OPSET, static_dims
 from ontrain.sizes import Sizes, evaluated, fit, sample_sizes
 
-__all__ = ["all_sizes", "generalise", "points_of", "symbols_of", "taken_sizes", "tried_sizes"]
+__all__ = ["all_sizes", "generalise", "points_of", "shapes_at", "symbols_of", "taken_sizes", "tried_sizes"]
 
 _WAY_OUT = "give this dimension a fixed size in the model, or export with another formulation"
 _SMALL = 8
@@ -95,6 +95,12 @@ def all_sizes(model: ir.Model, point: Sizes) -> dict[str, int]:
     """Return the sizes of a point, and those of dimensions that are stated in terms of others ("64*batch")."""
     sizes = {name: evaluated(name, point) for name in _dimensions(model)}
     return {name: size for name, size in sizes.items() if size is not None}
+
+
+def shapes_at(model: ir.Model, sizes: Sizes) -> dict[str, list[int]]:
+    """Return the shapes of the inputs where dimensions have these sizes."""
+    inputs = model.graph.inputs
+    return {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()] for v in inputs}
 
 
 def _dimensions(model: ir.Model) -> list[str]:

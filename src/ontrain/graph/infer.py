@@ -90,16 +90,31 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     check_axes(node)
     check_indices(node)
     check_blocks(node)
+    _check_dtypes(node)
+    answer = _answered(node)
+    like = _shape_to_take_on(node) if _TAKES_SHAPE in node.metadata_props else None
+    for inferred in answer:
+        if inferred is not None and inferred[1] is not None:
+            check_result(node, inferred[1])
+    if like is not None and answer[0] is not None:
+        answer = [(answer[0][0], like)]
+    return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]
+
+
+def _check_dtypes(node: ir.Node) -> None:
+    """Refuse a node that reads what is no dense tensor."""
     for value in node.inputs:
         if value is not None and value.dtype is None:
             maker = value.producer()
             raise UntypedError(
-                f"value {value.name!r} has no dtype",
-                node=describe(node),
-                source=source_of(node),
+                f"value {value.name!r} has no dtype", node=describe(node), source=source_of(node),
                 reason=f"{'what makes it' if maker is None else maker.op_type} gives no dense tensor",
                 way_out="put tensors in place of sequences, optional values and strings; InferenceSession runs them",
-            )
+            )  # fmt: skip
+
+
+def _answered(node: ir.Node) -> Sequence[_Answer | None]:
+    """What onnx's own inference says, or said of a node like this one."""
     question = _question(node)
     answer = None if question is None else _answers.get(question)
     if answer is None:
@@ -108,13 +123,7 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
             if len(_answers) >= _ANSWERS:
                 _answers.clear()
             _answers[question] = answer
-    like = _shape_to_take_on(node) if _TAKES_SHAPE in node.metadata_props else None
-    for inferred in answer:
-        if inferred is not None and inferred[1] is not None:
-            check_result(node, inferred[1])
-    if like is not None and answer[0] is not None:
-        answer = [(answer[0][0], like)]
-    return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]
+    return answer
 
 
 def _shape_to_take_on(node: ir.Node) -> tuple[int | str | None, ...] | None:

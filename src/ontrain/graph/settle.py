@@ -10,7 +10,7 @@ from ontrain.errors import OntrainError
 from ontrain.graph.agreement import agreeing_dims
 from ontrain.graph.builder import Builder
 from ontrain.graph.closed_control import closed
-from ontrain.graph.generalise import all_sizes, symbols_of, taken_sizes
+from ontrain.graph.generalise import all_sizes, shapes_at, symbols_of, taken_sizes
 from ontrain.graph.rebuild import rebuild
 from ontrain.sizes import free_sizes
 
@@ -69,9 +69,7 @@ def _next(model: ir.Model) -> tuple[str, int | str] | None:
 
 def _walk(model: ir.Model, point: Mapping[str, int]) -> tuple[str, int | str] | None:
     names = {size: name for name, size in point.items()}
-    sizes = all_sizes(model, point)
-    shapes = {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()]
-              for v in model.graph.inputs}  # fmt: skip
+    shapes = shapes_at(model, all_sizes(model, point))
     met: list[tuple[str, int | str]] = []
 
     def look(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:

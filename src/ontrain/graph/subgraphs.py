@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_nodes", "captured", "drop_dead_nodes", "live_nodes", "subgraphs"]
+__all__ = ["all_nodes", "captured", "drop_dead_nodes", "graphs_in", "live_nodes", "subgraphs"]
 
 _GRAPH = ir.AttributeType.GRAPH
 
@@ -15,6 +15,13 @@ def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return the graphs among the node's attributes."""
     attributes = node.attributes.data  # the dictionary itself: plans ask this of every node many times
     return [attr.value for attr in attributes.values() if attr.type is _GRAPH] if attributes else []
+
+
+def graphs_in(attr: ir.Attr) -> list[ir.Graph]:
+    """Return the graph, or the graphs, that an attribute holds."""
+    if attr.type == _GRAPH:
+        return [attr.as_graph()]
+    return list(attr.as_graphs()) if attr.type == ir.AttributeType.GRAPHS else []
 
 
 def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.errors import OntrainError
-from ontrain.graph.generalise import all_sizes, points_of, tried_sizes
+from ontrain.graph.generalise import all_sizes, points_of, shapes_at, tried_sizes
 from ontrain.graph.rebuild import specialise
 from ontrain.graph.varying_constants import dimension
 from ontrain.operators import static_dims
@@ -21,21 +21,19 @@ def output_shapes(model: ir.Model) -> dict[str, list[int | str | None]]:
         GraphError: the model cannot be specialised.
     """
     points = points_of(model)
-    shapes_at: list[dict[str, tuple[int, ...]]] = []
+    of_points: list[dict[str, tuple[int, ...]]] = []
     for number, point in enumerate(points):
-        sizes = all_sizes(model, point)
-        shapes = {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()]
-                  for v in model.graph.inputs}  # fmt: skip
+        shapes = shapes_at(model, all_sizes(model, point))
         try:
             with tried_sizes(point):
-                shapes_at.append({v.name or "": static_dims(v) for v in specialise(model, shapes).graph.outputs})
+                of_points.append({v.name or "": static_dims(v) for v in specialise(model, shapes).graph.outputs})
         except OntrainError:
             if not number or number < len(points) - 1:
                 raise
             points = points[:-1]  # the far one: more positions, say, than the model has
     return {
         name: [
-            dimension(fit(lengths, points)) for lengths in zip(*(lengths[name] for lengths in shapes_at), strict=True)
+            dimension(fit(lengths, points)) for lengths in zip(*(lengths[name] for lengths in of_points), strict=True)
         ]
-        for name in shapes_at[0]
+        for name in of_points[0]
     }

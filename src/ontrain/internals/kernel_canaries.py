@@ -158,40 +158,38 @@ def aligns(backward: bool) -> Callable[[Any], None]:
     return check
 
 
+def _expect_adjoints(results: Any, y: torch.Tensor, operands: Sequence[torch.Tensor], dy: torch.Tensor) -> None:
+    """The adjoints of the operands of y, as autograd computes them from that of y."""
+    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in operands])
+    for adjoint, expected in zip(results, torch.autograd.grad(y, operands, dy), strict=True):
+        expect_close(adjoint, expected, "an adjoint")
+
+
 def layer_norm_backward(kernel: Any) -> None:
     """Three results: the adjoints of input, weight and bias."""
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 3), (3,), (3,)))
     y, dy = torch.nn.functional.layer_norm(x, (3,), w, b), _numbers(2, 3) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
     _, mean, rstd = torch.native_layer_norm(x.detach(), (3,), w.detach(), b.detach(), 1e-5)
     results = kernel.default(dy, x.detach(), [3], mean, rstd, w.detach(), b.detach(), [True, True, True])
-    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
-    for got, expected in zip(results, wanted, strict=True):
-        expect_close(got, expected, "an adjoint")
+    _expect_adjoints(results, y, (x, w, b), dy)
 
 
 def batch_norm_backward(kernel: Any) -> None:
     """Three results: the adjoints of input, weight and bias."""
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((4, 3), (3,), (3,)))
     y, dy = torch.nn.functional.batch_norm(x, None, None, w, b, training=True), _numbers(4, 3) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
     _, mean, inverse = torch.native_batch_norm(x.detach(), w.detach(), b.detach(), None, None, True, 0.1, 1e-5)
     results = kernel(dy, x.detach(), w.detach(), None, None, mean, inverse, True, 1e-5, [True, True, True])
-    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
-    for got, expected in zip(results, wanted, strict=True):
-        expect_close(got, expected, "an adjoint")
+    _expect_adjoints(results, y, (x, w, b), dy)
 
 
 def group_norm_backward(kernel: Any) -> None:
     """Three results: the adjoints of input, weight and bias."""
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((2, 4, 3), (4,), (4,)))
     y, dy = torch.nn.functional.group_norm(x, 2, w, b), _numbers(2, 4, 3) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
     _, mean, inverse = torch.native_group_norm(x.detach(), w.detach(), b.detach(), 2, 4, 3, 2, 1e-5)
     results = kernel(dy, x.detach(), mean, inverse, w.detach(), 2, 4, 3, 2, [True, True, True])
-    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
-    for got, expected in zip(results, wanted, strict=True):
-        expect_close(got, expected, "an adjoint")
+    _expect_adjoints(results, y, (x, w, b), dy)
 
 
 def adaptive_average_backward(kernel: Any) -> None:
@@ -217,11 +215,8 @@ def convolution_backward(kernel: Any) -> None:
     x, w, b = (_numbers(*shape).requires_grad_() for shape in ((1, 2, 5), (3, 2, 3), (3,)))
     y = torch.nn.functional.conv1d(x, w, b)
     dy = _numbers(*y.shape) + 1
-    wanted = torch.autograd.grad(y, (x, w, b), dy)
     results = kernel(dy, x.detach(), w.detach(), [3], [1], [0], [1], False, [0], 1, [True, True, True])
-    expect_results(results, [(tensor.shape, tensor.dtype) for tensor in (x, w, b)])
-    for got, expected in zip(results, wanted, strict=True):
-        expect_close(got, expected, "an adjoint")
+    _expect_adjoints(results, y, (x, w, b), dy)
 
 
 def flash_attention(backward: bool) -> Callable[[Any], None]:
@@ -234,22 +229,9 @@ def flash_attention(backward: bool) -> Callable[[Any], None]:
         expect(len(results) == 9 and results[0].shape == q.shape and results[1].dtype == torch.float32, "other results")
         if backward:
             dq = kernel(
-                results[0],
-                q,
-                k,
-                v,
-                results[0],
-                results[1],
-                None,
-                None,
-                5,
-                5,
-                0.0,
-                False,
-                results[6],
-                results[7],
+                results[0], q, k, v, results[0], results[1], None, None, 5, 5, 0.0, False, results[6], results[7],
                 scale=0.5,
-            )
+            )  # fmt: skip
             expect_results(dq, [(q.shape, torch.float16)] * 3)
 
     return check

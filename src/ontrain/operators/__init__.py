@@ -35,7 +35,7 @@ from ontrain.operators import (
     text,
 )
 from ontrain.operators.activation import dropped_share as dropped_share, is_hardsigmoid as is_hardsigmoid
-from ontrain.operators.agreement import broadcast, size_of
+from ontrain.operators.agreement import broadcast, operand_of as operand_of, size_of
 from ontrain.operators.classical import ML
 from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.conv import resolved_pads

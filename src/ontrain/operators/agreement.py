@@ -1,4 +1,4 @@
-"""Which dimensions broadcasting takes to be equal, and sizes of a node's operands."""
+"""Which dimensions broadcasting takes to be equal, and a node's operands and their sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["broadcast", "shape_of", "size_of"]
+__all__ = ["broadcast", "operand_of", "shape_of", "size_of"]
 
 
 def broadcast(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
@@ -19,6 +19,11 @@ def broadcast(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tupl
             for a, b in zip(first[::-1], second[::-1], strict=False):
                 if 1 not in (a, b):
                     yield a, b
+
+
+def operand_of(node: ir.Node, index: int) -> ir.Value | None:
+    """Return the operand at a place, None where it is left out."""
+    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def shape_of(node: ir.Node, index: int) -> tuple[int, ...]:

@@ -125,9 +125,9 @@ def find_rule(node: ir.Node, opset: int) -> Rule | None:
     return None if entry is None else entry.rule
 
 
-def find_limit(node: ir.Node, opset: int = OPSET) -> str | None:
+def find_limit(node: ir.Node) -> str | None:
     """Return why this form of the operator, judged by its attributes, is beyond its rule; None if it is not."""
-    entry = _find(node, opset)
+    entry = _find(node, OPSET)
     return None if entry is None or entry.limit is None else entry.limit(node)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.operators.agreement import operand_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, Stock, View, define
@@ -261,7 +262,8 @@ def _unstrided(op: Op, dy: Value, taken: range, axis: int, size: int) -> Value:
 
 def _beyond(node: ir.Node) -> str | None:
     """A border that is repeated cannot be cut off in the same step."""
-    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    pads = operand_of(node, 1)
+    amounts = None if pads is None else pads.const_value
     mode = node.attributes.get_string("mode", "constant")
     if mode == "constant" or amounts is None or not (amounts.numpy() < 0).any():
         return None

@@ -111,20 +111,30 @@ def add_loss(model: ir.Model, kind: str, output: str, label: str = "label", **op
         raise OptionError(f"there is no loss {kind!r}", way_out=f"nearest: {nearest(kind, LOSSES, len(LOSSES))}")
     copy = rebuild(model)
     graph = copy.graph
-    outputs = {v.name or "": v for v in graph.outputs}
-    if output not in outputs:
-        raise OptionError(f"the model has no output {output!r}", way_out=f"nearest: {nearest(output, outputs)}")
+    scores = named_output(graph, output)
     op = Builder(graph)
     if op.fresh("loss") != "loss":
         raise GraphError("the model has a value named 'loss' already", way_out="train on it, or rename it")
     labels = next((v for v in graph.inputs if v.name == label), None)
     if labels is None:
-        labels = _label_like(op, kind, label, outputs[output], options.get("class_axis", 1))
+        labels = _label_like(op, kind, label, scores, options.get("class_axis", 1))
         graph.inputs.append(labels)
-    loss = LOSSES[kind](op, outputs[output], labels, **options)
+    loss = LOSSES[kind](op, scores, labels, **options)
     loss.name = "loss"
     graph.outputs.insert(0, loss)
     return copy
+
+
+def named_output(graph: ir.Graph, name: str) -> ir.Value:
+    """Return the output of this name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    outputs = {v.name or "": v for v in graph.outputs}
+    if name not in outputs:
+        raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, outputs)}")
+    return outputs[name]
 
 
 def loss_weight(op: Builder, graph: ir.Graph, loss: ir.Value) -> ir.Value:

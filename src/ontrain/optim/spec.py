@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx_ir as ir
+
 from ontrain.errors import OptionError, nearest
 from ontrain.functions import composites
-from ontrain.graph import Slot, StateKind
+from ontrain.graph import Builder, Slot, StateKind
 from ontrain.operators import OPERATORS
 
 __all__ = ["ALGORITHMS", "OptimizerSpec"]
@@ -75,6 +77,17 @@ class OptimizerSpec:
             if param in names:
                 chosen.update(overrides)
         return {name: type(known[name])(value) for name, value in chosen.items()}
+
+    def update(
+        self, op: Builder, name: str, param: ir.Value, grad: ir.Value, states: Sequence[ir.Value],
+        learning_rate: ir.Value, number: ir.Value, scale: ir.Value,
+    ) -> tuple[ir.Value, ...]:  # fmt: skip
+        """Append the update function of the parameter of this name; return the new parameter and states."""
+        operands = [param, grad, *states, learning_rate, number, scale]
+        if self.algorithm == "SGD":
+            operands = [param, grad, learning_rate, scale, *states, *([number] if states else [])]
+        results = op.composite(self.algorithm, *operands, outputs=1 + len(states), **self.attributes_for(name))
+        return results if isinstance(results, tuple) else (results,)
 
     def state_names(self, param: str) -> tuple[str, ...]:
         """Return the names of the state that the parameter needs: "fc.weight.exp_avg", …; plain SGD needs none."""

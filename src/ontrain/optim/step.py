@@ -23,7 +23,7 @@ from ontrain.graph import (
     static_dims,
     updates_of,
 )
-from ontrain.optim.loss import loss_weight
+from ontrain.optim.loss import loss_weight, named_output
 from ontrain.optim.spec import OptimizerSpec
 from ontrain.optim.update import Step, add_hyper, clip_and_update
 
@@ -152,10 +152,8 @@ def _trainable(graph: ir.Graph, names: Iterable[str], optimizer: OptimizerSpec) 
 
 
 def _loss(graph: ir.Graph, name: str) -> ir.Value:
-    outputs = {v.name or "": v for v in graph.outputs}
-    if name not in outputs:
-        raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, outputs)}")
-    shape = static_dims(outputs[name])
+    loss = named_output(graph, name)
+    shape = static_dims(loss)
     if any(d != 1 for d in shape):
         raise GraphError(f"the loss {name!r} has shape {list(shape)}", way_out="reduce it to one element")
-    return outputs[name]
+    return loss

@@ -214,13 +214,7 @@ def _updated(
 ) -> tuple[ir.Value, ...]:
     """Append the update function of one parameter; the new parameter and states."""
     spec, learning_rate, number = step.optimizer, step.hyper.learning_rate, step.hyper.step
-    operands = [param, grad, *states, learning_rate, number, scale]
-    if spec.algorithm == "SGD":
-        operands = [param, grad, learning_rate, scale, *states, *([number] if states else [])]
-    outputs = step.op.composite(
-        spec.algorithm, *operands, outputs=1 + len(states), **spec.attributes_for(step.owner(param))
-    )
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+    return spec.update(step.op, step.owner(param), param, grad, states, learning_rate, number, scale)
 
 
 def add_hyper(op: Builder) -> Hyper[ir.Value]:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ontrain.functions import expand, node_flops
 from ontrain.graph import Builder
-from ontrain.operators import is_plain_layer, record_of, static_dims
+from ontrain.operators import is_plain_layer, operand_of, record_of, static_dims
 from ontrain.passes.infra import RewritePass
 from ontrain.passes.serving import serving_of
 
@@ -57,7 +57,7 @@ def _runs_whole(node: ir.Node) -> bool:
     """
     if not is_plain_layer(node):
         return False
-    has_lengths = len(node.inputs) > 4 and node.inputs[4] is not None
+    has_lengths = operand_of(node, 4) is not None
     return node.op_type != "LSTM" or has_lengths or _has_one_sequence(node) or node_flops(node).total <= _FEW
 
 

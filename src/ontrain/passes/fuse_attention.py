@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, is_float, static_dims
-from ontrain.passes.inference.makers import maker_of, number_of, permutation_of
+from ontrain.passes.inference.makers import is_private, maker_of, number_of, permutation_of
 from ontrain.passes.inference.weights import Weights
 from ontrain.passes.infra import RewritePass, left_alone
 
@@ -118,7 +118,7 @@ def _match(last: ir.Node) -> _Match | None:
         nodes = [softmax, *inner, matmul, *scaling, *([] if total is None else [total])]
         if q is None or k is None or not _fits(q, k, values, bias):
             left_alone("it is of another rank, or batches or heads broadcast")
-        elif not _is_private(nodes, last):
+        elif not is_private(nodes, last):
             left_alone("scores or probabilities are read elsewhere")
         else:
             return _Match(q, k, values, bias, scale, guarded=bool(inner))
@@ -202,12 +202,6 @@ def _fits(q: ir.Value, k: ir.Value, v: ir.Value, bias: ir.Value | None) -> bool:
     scores = (*shapes[0][:3], shapes[1][3])
     dims = static_dims(bias)
     return len(dims) <= 4 and all(d in (1, s) for d, s in zip(dims[::-1], scores[::-1], strict=False))
-
-
-def _is_private(nodes: list[ir.Node], last: ir.Node) -> bool:
-    inside = {*nodes, last}
-    values = [node.outputs[0] for node in nodes]
-    return not any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for v in values)
 
 
 def _is_finite(bias: ir.Value) -> bool:

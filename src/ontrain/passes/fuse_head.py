@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import NO_IGNORE
+from ontrain.operators import NO_IGNORE, operand_of
 from ontrain.passes.fusion import Fusion, Match, Pattern, fail
 
 __all__ = ["FuseHead"]
@@ -90,5 +90,5 @@ def _is_linear(gemm: ir.Node) -> bool:
     plain = gemm.attributes.get_int("transA", 0) == 0 and all(
         gemm.attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")
     )
-    bias = gemm.inputs[2] if len(gemm.inputs) > 2 else None
+    bias = operand_of(gemm, 2)
     return plain and (bias is None or static_dims(bias) == static_dims(gemm.outputs[0])[-1:])

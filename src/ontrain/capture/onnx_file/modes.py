@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Role, role_of, set_updates, updates_of
+from ontrain.operators import operand_of
 
 __all__ = ["as_filed", "to_inference", "to_training"]
 
@@ -76,7 +77,7 @@ def _is_training(node: ir.Node) -> bool:
 
 def _drop(node: ir.Node) -> None:
     """Set `training_mode`; a flag that the graph computes or is fed is the model's own affair."""
-    flag = node.inputs[2] if len(node.inputs) > 2 else None
+    flag = operand_of(node, 2)
     if flag is not None and flag.const_value is None and not _is_constant(flag):
         return
     assert node.graph is not None

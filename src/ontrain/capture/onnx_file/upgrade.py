@@ -119,9 +119,9 @@ def _known(node: ir.Node) -> None:
         )
 
 
-def _to_input(site: Site, name: str, index: int, default: Any = None, dtype: Any = np.int64) -> None:
+def _to_input(site: Site, name: str, index: int, dtype: Any = np.int64) -> None:
     """Turn an attribute into the input at `index`."""
-    value = site.take(name, default)
+    value = site.take(name, None)
     if value is None:
         return
     inputs = list(site.node.inputs)[:index]

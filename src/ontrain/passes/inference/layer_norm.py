@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ontrain.graph import Builder, is_float
-from ontrain.passes.inference.makers import is_over_last_axis, maker_of, number_of
+from ontrain.passes.inference.makers import is_over_last_axis, is_private, maker_of, number_of
 from ontrain.passes.inference.weights import Weights, weights_of
 from ontrain.passes.infra import RewritePass, left_alone
 
@@ -77,7 +77,7 @@ def _match(last: ir.Node, weights: Weights) -> _Norm | None:
             x, epsilon, inner = normalised
             if not _is_vector(scale) or not _is_vector(shift):
                 left_alone("scale or shift is no vector")
-            elif not _is_private([product, quotient, *inner], last):
+            elif not is_private([product, quotient, *inner], last):
                 left_alone("a part of the formula is read elsewhere")
             else:
                 return _Norm(x, scale, shift, epsilon)
@@ -115,10 +115,3 @@ def _squares(node: ir.Node, d: ir.Value | None, weights: Weights) -> bool:
 
 def _is_vector(value: ir.Value) -> bool:
     return value.shape is not None and len(value.shape) == 1
-
-
-def _is_private(nodes: list[ir.Node], last: ir.Node) -> bool:
-    """Whether nobody but the formula reads what its nodes make."""
-    inside = {*nodes, last}
-    values = [node.outputs[0] for node in nodes]
-    return not any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for v in values)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.operators import operand_of
 from ontrain.passes.inference.weights import Weights
 
-__all__ = ["axes_of", "is_over_last_axis", "maker_of", "number_of", "permutation_of"]
+__all__ = ["axes_of", "is_over_last_axis", "is_private", "maker_of", "number_of", "permutation_of"]
 
 
 def maker_of(value: ir.Value | None, op_type: str) -> ir.Node | None:
@@ -26,7 +27,7 @@ def number_of(value: ir.Value | None, weights: Weights) -> float | None:
 
 def axes_of(node: ir.Node) -> list[int] | None:
     """Return the axes that a node is told by its second operand; None where that is absent or computed."""
-    value = node.inputs[1] if len(node.inputs) > 1 else None
+    value = operand_of(node, 1)
     if value is None or value.const_value is None:
         return None
     return [int(axis) for axis in np.asarray(value.const_value.numpy()).reshape(-1)]
@@ -45,3 +46,10 @@ def is_over_last_axis(mean: ir.Node) -> bool:
     x, axes = mean.inputs[0], axes_of(mean)
     rank = len(x.shape) if x is not None and x.shape is not None else None
     return mean.attributes.get_int("keepdims", 1) == 1 and axes in ([-1], None if rank is None else [rank - 1])
+
+
+def is_private(nodes: list[ir.Node], last: ir.Node) -> bool:
+    """Whether nobody but a formula, of which `last` is the end, reads what its other nodes make."""
+    inside = {*nodes, last}
+    values = [node.outputs[0] for node in nodes]
+    return not any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for v in values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.graph import DOMAIN
+from ontrain.operators import operand_of
 from ontrain.passes.recompute.choose import Choice
 from ontrain.passes.recompute.schedule import Schedule, mask_of
 
@@ -62,7 +63,7 @@ class _Inserter:
         domain, op_type = node.domain, node.op_type
         if mask is not None and op_type == "Dropout":
             # What applies a mask going backward applies it to the input as well.
-            ratio = node.inputs[1] if len(node.inputs) > 1 else None
+            ratio = operand_of(node, 1)
             share = 0.5 if ratio is None or ratio.const_value is None else float(ratio.const_value.numpy())
             domain, op_type, inputs, outputs = DOMAIN, "DropoutGrad", [inputs[0], mask], 1
             attributes = [ir.AttrFloat32("ratio", share)]

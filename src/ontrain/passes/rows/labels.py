@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import DOMAIN, Builder, live_nodes, rebuild, static_dims
+from ontrain.graph import Builder, live_nodes, rebuild, static_dims
 from ontrain.operators import each, record_of
 from ontrain.passes.infra import note
 from ontrain.passes.rows.layout import Layout, Places
-from ontrain.passes.rows.section import Demand, Section, Sections, find_section
+from ontrain.passes.rows.section import Section, Sections, find_section
 from ontrain.passes.rows.selection import Keep, RowPass, Selection, keep_model, rows_of
-from ontrain.passes.rows.unread import rows_read
+from ontrain.passes.rows.unread import read_from, rows_read
 
 __all__ = ["EliminateUnlabelledRows", "label_layout", "labelled", "losses", "packed_loss"]
 
@@ -115,7 +114,7 @@ def _section(graph: ir.Graph, root: ir.Node) -> tuple[Section, Places | None]:
     work on fewer rows, these are kept, too, and returned: bool [rows].
     """
     roots = {root: label_layout(root)}
-    section = find_section(graph, functools.partial(_read, roots))
+    section = find_section(graph, functools.partial(read_from, roots))
     labels = root.inputs[1]
     assert labels is not None
     rows = rows_of(labels)
@@ -129,17 +128,8 @@ def _section(graph: ir.Graph, root: ir.Node) -> tuple[Section, Places | None]:
                 roots[node] = Layout.leading(shape[:2])
     if len(roots) == 1 or needed.sum() > rows // _FEW:
         return section, None
-    more = find_section(graph, functools.partial(_read, roots))
+    more = find_section(graph, functools.partial(read_from, roots))
     return (more, needed) if more.products() > section.products() else (section, None)
-
-
-def _read(roots: Mapping[ir.Node, Layout], node: ir.Node, layout: Layout | None) -> list[Demand] | None:
-    """The loss reads labelled rows of its scores; attention needs those rows of its queries that it is asked for."""
-    if node in roots:
-        return [roots[node], *[None] * (len(node.inputs) - 1)]
-    if layout is not None and (node.domain, node.op_type) == (DOMAIN, "Attention") and layout.axes <= {0, 1, 2}:
-        return [layout, *[None] * (len(node.inputs) - 1)]
-    return None
 
 
 def packed_loss(

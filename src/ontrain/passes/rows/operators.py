@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.graph import Builder, static_dims
-from ontrain.operators import Rows, attribute_of, record_of
+from ontrain.operators import Rows, attribute_of, operand_of, record_of
 from ontrain.passes.rows.layout import Layout, Places, reshaped
 
 __all__ = ["Packing", "behind", "cut", "find_row_rule", "sources"]
@@ -176,7 +176,7 @@ def _matmul(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
 def _gemm(node: ir.Node, layout: Layout) -> list[Layout | None] | None:
     if node.attributes.get_int("transA", 0) or layout.axes != {0}:
         return None
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = operand_of(node, 2)
     shape = static_dims(bias) if bias is not None else ()
     return [layout, None, *([layout if len(shape) == 2 and shape[0] != 1 else None] if len(node.inputs) > 2 else [])]
 
@@ -189,7 +189,7 @@ def _reduction_axes(node: ir.Node) -> list[int] | None:
     x = node.inputs[0]
     assert x is not None
     rank = len(static_dims(x))
-    ratio = node.inputs[1] if len(node.inputs) > 1 else None
+    ratio = operand_of(node, 1)
     if ratio is None:
         return [] if node.attributes.get_int("noop_with_empty_axes", 0) else list(range(rank))
     if ratio.const_value is None:

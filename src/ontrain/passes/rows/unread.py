@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +14,7 @@ from ontrain.passes.rows.layout import Layout
 from ontrain.passes.rows.operators import cut
 from ontrain.passes.rows.section import Demand, Index, Sections, find_section
 
-__all__ = ["EliminateUnreadRows", "rows_read"]
+__all__ = ["EliminateUnreadRows", "read_from", "rows_read"]
 
 
 class EliminateUnreadRows(Pass):
@@ -41,7 +42,7 @@ class EliminateUnreadRows(Pass):
             source = root.inputs[0]
             layout = rows_read(root)
             assert layout is not None and source is not None
-            section = find_section(model.graph, functools.partial(_read, root, layout))
+            section = find_section(model.graph, functools.partial(read_from, {root: layout}))
             if not section.products() or not section.holds(source):
                 continue
             index = Index(layout.rows, layout.rows, functools.partial(_all_rows, layout.rows))
@@ -92,11 +93,12 @@ def rows_read(node: ir.Node) -> Layout | None:
     return Layout(layout.rows, others)
 
 
-def _read(root: ir.Node, layout: Layout, node: ir.Node, outputs: Layout | None) -> list[Demand] | None:
-    if node is root:
+def read_from(roots: Mapping[ir.Node, Layout], node: ir.Node, layout: Layout | None) -> list[Demand] | None:
+    """Roots read these rows of their first operand; attention needs those of its queries that it is asked for."""
+    if node in roots:
+        return [roots[node], *[None] * (len(node.inputs) - 1)]
+    if layout is not None and (node.domain, node.op_type) == (DOMAIN, "Attention") and layout.axes <= {0, 1, 2}:
         return [layout, *[None] * (len(node.inputs) - 1)]
-    if outputs is not None and (node.domain, node.op_type) == (DOMAIN, "Attention") and outputs.axes <= {0, 1, 2}:
-        return [outputs, *[None] * (len(node.inputs) - 1)]
     return None
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ontrain.capture import to_tensor
 from ontrain.internals import private
+from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf, Storage, new_buf, order_of, torch_dtype
 from ontrain.providers.torch.constants import Constants
 from ontrain.providers.torch.instructions import Function, Instruction
@@ -82,6 +83,11 @@ class Emitter:
         assert value is not None
         wanted = torch_dtype(value.dtype)
         return buf if buf.dtype == wanted else self.cast(buf, wanted)
+
+    def optional(self, node: ir.Node, index: int) -> Buf | None:
+        """Return the buffer of an operand, None where it is left out."""
+        value = operand_of(node, index)
+        return None if value is None else self.value(value)
 
     def raw(self, value: ir.Value | None) -> Buf:
         """Return the buffer bound to a value as it is: a dropout mask may be kept as scaled floats."""

@@ -20,6 +20,7 @@ from ontrain.graph import (
     check_sizes,
     describe,
     dims,
+    graphs_in,
     is_float,
     rebuild,
     source_of,
@@ -187,7 +188,7 @@ def _look(node: ir.Node, provider: ExecutionProvider, needed: set[ir.Node]) -> l
         problems.append(_problem("gradient", message, node, gradient.reason, _DETACH))
     looks = [_Look(operator, runs, gradient, problems)]
     for attr in node.attributes.values():
-        for graph in _subgraphs(attr):
+        for graph in graphs_in(attr):
             for inner in graph:
                 looks += _look(inner, provider, {inner} if node in needed and _carries(inner) else set())
     return looks
@@ -200,12 +201,6 @@ def _problem(kind: Literal["run", "gradient"], message: str, node: ir.Node, reas
 def _carries(node: ir.Node) -> bool:
     """Whether a node of a subgraph computes with floating-point numbers: its gradient may be asked for."""
     return any(is_float(v) for v in node.outputs) and any(v is not None and is_float(v) for v in node.inputs)
-
-
-def _subgraphs(attr: ir.Attr) -> list[ir.Graph]:
-    if attr.type == ir.AttributeType.GRAPH:
-        return [attr.as_graph()]
-    return list(attr.as_graphs()) if attr.type == ir.AttributeType.GRAPHS else []
 
 
 _WORST: tuple[GradientKind, ...] = ("none", "zero", "body", "rule")
@@ -256,7 +251,7 @@ def _read(node: ir.Node) -> list[ir.Value]:
     """What a node reads, its subgraphs included."""
     values = [v for v in node.inputs if v is not None]
     for attr in node.attributes.values():
-        for graph in _subgraphs(attr):
+        for graph in graphs_in(attr):
             for inner in graph:
                 values += _read(inner)
     return values

@@ -22,6 +22,7 @@ from ontrain.graph import (
     rebuild,
     set_gradient_of,
     settle,
+    shapes_at,
     specialise,
     static_dims,
     updates_of,
@@ -173,9 +174,7 @@ def _leave_inside(model: ir.Model, names: Sequence[str]) -> None:
 
 def _portable(model: ir.Model, build: Callable[[ir.Model], ir.Model] | None) -> ir.Model:
     def make(sizes: Sizes) -> ir.Model:
-        shapes = {v.name or "": [d if isinstance(d, int) else sizes[str(d.value)] for d in v.shape or ()]
-                  for v in model.graph.inputs}  # fmt: skip
-        graph, _ = run_passes(specialise(model, shapes), _FORWARD)
+        graph, _ = run_passes(specialise(model, shapes_at(model, sizes)), _FORWARD)
         if build is not None:
             graph = build(graph)
         # Last, as bodies that are put in repeat what they share.

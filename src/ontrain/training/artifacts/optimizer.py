@@ -56,11 +56,8 @@ def add_update(op: Builder, grads: Mapping[ir.Value, ir.Value], spec: OptimizerS
         dtype = param.dtype if param.dtype == ir.DataType.DOUBLE else ir.DataType.FLOAT
         moments = [_value(moment, static_dims(param), dtype, Role.STATE) for moment in spec.state_names(name)]
         graph.inputs.extend(moments)
-        operands = [param, grad, *moments, learning_rate, step, scale]
-        if spec.algorithm == "SGD":
-            operands = [param, grad, learning_rate, scale, *moments, *([step] if moments else [])]
-        results = op.composite(spec.algorithm, *operands, outputs=1 + len(moments), **spec.attributes_for(name))
-        for old, new in zip([param, *moments], results if isinstance(results, tuple) else (results,), strict=True):
+        results = spec.update(op, name, param, grad, moments, learning_rate, step, scale)
+        for old, new in zip([param, *moments], results, strict=True):
             new.name = op.fresh(next_name(old.name or ""))
             graph.outputs.append(set_updates(new, old.name or ""))
 

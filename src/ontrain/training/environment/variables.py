@@ -112,10 +112,9 @@ def is_on(name: str, default: bool = False) -> bool:
     return default
 
 
-def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def unknown_variables() -> dict[str, str]:
     """Return variables that look like ours or ORTModule's and are none: for each name what may be meant."""
-    environ = os.environ if environ is None else environ
-    names = [name for name in environ if name.startswith((_OURS, _UPSTREAM)) and name not in VARIABLES]
+    names = [name for name in os.environ if name.startswith((_OURS, _UPSTREAM)) and name not in VARIABLES]
     return {name: nearest(name, VARIABLES) for name in sorted(names)}
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import private
+from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_cuda import (
@@ -86,7 +87,7 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ..
 @lowers_composite("Attention")
 def attention(e: Emitter, node: ir.Node) -> None:
     q, k, v = (e.value(i) for i in node.inputs[:3])
-    bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    bias = e.optional(node, 3)
     a = attributes(node)
     kernel = kernel_for(node, q, k, v, bias, flash=runs_flash(e.device)) if _has_fused(e.device) else None
     if kernel is not None:
@@ -121,7 +122,7 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if not node.outputs[0].uses() and not node.outputs[0].is_graph_output():
         return  # computed again for the probabilities alone
     if a.get("dropout", 0.0) > 0:
-        has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+        has_mask = operand_of(node, 4) is not None
         drawn = node.inputs[4] if has_mask else node.outputs[2]
         mask = find_mask(e, drawn, a["dropout"]) if has_mask else draw_mask(e, probs.shape, a["dropout"], drawn)
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))

@@ -21,6 +21,7 @@ from torch import Tensor
 from ontrain.capture import HALF_DTYPES
 from ontrain.functions import probabilities_are_read
 from ontrain.internals import private
+from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
@@ -53,7 +54,7 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
     if len(q.shape) != 4 or not q.shape[:2] == k.shape[:2] == v.shape[:2] or probabilities_are_read(node):
         return None
     # A mask that is drawn here cannot be handed to a second computation, nor be taken from a first one.
-    has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+    has_mask = operand_of(node, 4) is not None
     dropout = attributes(node).get("dropout", 0.0) > 0
     if dropout and (has_mask or any(use.node.op_type == "Attention" for use in node.outputs[2].uses())):
         return None
@@ -79,7 +80,7 @@ def kernel_for(node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None, *, flash
 
 def bounds_of(node: ir.Node) -> ir.Value | None:
     """Return where packed sequences begin and end, int32 [N + 1]; None where a batch is not packed."""
-    return node.inputs[5] if len(node.inputs) > 5 else None
+    return operand_of(node, 5)
 
 
 def _is_aligned(bias: Buf | None) -> bool:

@@ -20,6 +20,7 @@ import torch
 from ontrain.functions import probabilities_are_read
 from ontrain.graph import static_dims
 from ontrain.internals import private
+from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.attention_layout import out_by_token
@@ -73,7 +74,7 @@ def runs_in_tiles(node: ir.Node) -> bool:
 
 def _skips_keys(node: ir.Node) -> bool:
     """Whether tiles leave out enough to take less time than ATen's kernel."""
-    biased = len(node.inputs) > 3 and node.inputs[3] is not None
+    biased = operand_of(node, 3) is not None
     return biased and node.outputs[0].dtype in _BY_PRODUCTS
 
 
@@ -195,7 +196,7 @@ def lower_tiles(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | N
         return  # computed again for the probabilities alone, which the backward pass makes itself
     mask = None
     if _drops(node):
-        has_mask = len(node.inputs) > 4 and node.inputs[4] is not None
+        has_mask = operand_of(node, 4) is not None
         mask = (
             find_mask(e, node.inputs[4], a["dropout"]) if has_mask
             else draw_mask(e, (*q.shape[:3], k.shape[2]), a["dropout"], node.outputs[2])

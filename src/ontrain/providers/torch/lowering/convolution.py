@@ -11,7 +11,7 @@ import torch
 from ontrain.errors import InputError
 from ontrain.graph import describe, source_of, static_dims
 from ontrain.internals import private
-from ontrain.operators import MICROSOFT, is_hardsigmoid
+from ontrain.operators import MICROSOFT, is_hardsigmoid, operand_of
 from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering import few_points, few_windows, wide_filters
@@ -134,14 +134,14 @@ def _applies(node: ir.Node) -> bool:
         return True
     x, applied = node.inputs[0], _applied(node)
     images = x is not None and x.dtype == ir.DataType.FLOAT and x.shape is not None and len(x.shape) in (3, 4)
-    z = node.inputs[3] if len(node.inputs) > 3 else None
+    z = operand_of(node, 3)
     known = applied is not None and (z is None or (applied[0] in ("none", "relu") and z.shape == node.outputs[0].shape))
     return CONVOLUTION is not None and images and known
 
 
 @lowers("FusedConv", domain=MICROSOFT, when=_applies, devices=("cpu",))
 def fused_conv(e: Emitter, node: ir.Node) -> None:
-    z = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    z = e.optional(node, 3)
     applied = _applied(node)
     assert applied is not None
     _convolve(e, node, z, applied)
@@ -176,7 +176,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
         return
     column = _is_column(e, node, a, w)
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node, node.inputs[0], w, strides)
-    bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    bias = e.optional(node, 2)
     out = e.out(node.outputs[0], *([] if column else [x]))
     group = a.get("group", 1)
     plain = z is None and applied[0] == "none"
@@ -337,7 +337,7 @@ def conv_grad(e: Emitter, node: ir.Node) -> None:
 @lowers("ConvTranspose")
 def conv_transpose(e: Emitter, node: ir.Node) -> None:
     x, w = e.value(node.inputs[0]), e.value(node.inputs[1])
-    bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    bias = e.optional(node, 2)
     a = attributes(node)
     rank = len(w.shape) - 2
     strides, dilations = a.get("strides") or [1] * rank, a.get("dilations") or [1] * rank

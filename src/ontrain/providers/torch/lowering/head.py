@@ -46,7 +46,7 @@ _TILE = 4 << 20
 @lowers_composite("LinearCrossEntropy")
 def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
     hidden, labels, weight = (e.value(v) for v in node.inputs[:3])
-    bias = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    bias = e.optional(node, 3)
     a = attributes(node)
     weight = e.view(weight, torch.t) if a.get("transB", 1) else weight  # [K, V]
     outs = [e.out(v) if e.reads(v) else None for v in node.outputs]

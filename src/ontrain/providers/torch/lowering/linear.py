@@ -8,6 +8,7 @@ from functools import partial
 import onnx_ir as ir
 import torch
 
+from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import Function
@@ -73,7 +74,7 @@ def _applies(node: ir.Node) -> bool:
 
     A node without inputs stands for the operator as such.
     """
-    adds = len(node.inputs) > 3 and node.inputs[3] is not None
+    adds = operand_of(node, 3) is not None
     return not adds or not attributes(node).get("activation")
 
 

@@ -52,7 +52,7 @@ def _labels(e: Emitter, labels: Buf, log_prob: Buf) -> Buf:
 def _loss(e: Emitter, node: ir.Node, log_prob: Buf) -> None:
     a = attributes(node)
     labels = _labels(e, e.value(node.inputs[1]), log_prob)
-    weight = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    weight = e.optional(node, 2)
     reduction = _REDUCTION[a.get("reduction", "mean")]
     out = e.out(node.outputs[0])
     target = e.view(out, lambda t: t.view(labels.shape)) if reduction == 0 else out
@@ -88,7 +88,7 @@ def negative_log_likelihood_loss(e: Emitter, node: ir.Node) -> None:
 @lowers_composite("SoftmaxCrossEntropyLossGrad", "NegativeLogLikelihoodLossGrad")
 def loss_grad(e: Emitter, node: ir.Node) -> None:
     dloss, scores, labels = (e.value(v) for v in node.inputs[:3])
-    weight = e.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] is not None else None
+    weight = e.optional(node, 3)
     a = attributes(node)
     reduction, ignore = _REDUCTION[a.get("reduction", "mean")], a.get("ignore_index", NO_IGNORE)
     log_prob = _flat(e, scores)

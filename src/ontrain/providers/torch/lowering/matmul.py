@@ -27,7 +27,7 @@ def gemm(e: Emitter, node: ir.Node) -> None:
     alpha, beta = a.get("alpha", 1.0), a.get("beta", 1.0)
     scales = {name: scale for name, scale in (("alpha", alpha), ("beta", beta)) if scale != 1.0}
     out = e.out(node.outputs[0])
-    bias = e.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    bias = e.optional(node, 2)
     before = e.added_to(node.outputs[0])
     if bias is not None and (scales or len(bias.shape) != 1):
         e.call(torch.addmm, bias, x, w, out=out, **scales)

@@ -17,7 +17,7 @@ import torch
 
 from ontrain.functions import composites, decimal
 from ontrain.internals import private
-from ontrain.operators import record_of
+from ontrain.operators import operand_of, record_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers_composite
@@ -49,7 +49,7 @@ def group_key(node: ir.Node) -> UpdateKey:
 
 def _scalars(node: ir.Node) -> list[ir.Value | None]:
     if node.op_type == "SGD":
-        return [node.inputs[2], node.inputs[3], node.inputs[5] if len(node.inputs) > 5 else None]
+        return [node.inputs[2], node.inputs[3], operand_of(node, 5)]
     return [node.inputs[4], node.inputs[6], node.inputs[5]]
 
 

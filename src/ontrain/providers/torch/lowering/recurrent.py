@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.internals import available, private
-from ontrain.operators import directions_backwards
+from ontrain.operators import directions_backwards, operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
@@ -58,7 +58,7 @@ def _runs(node: ir.Node) -> bool:
 
 def _runs_back(node: ir.Node) -> bool:
     """Whether the kernel ran forward."""
-    gates = node.inputs[6] if len(node.inputs) > 6 else None
+    gates = operand_of(node, 6)
     layer = gates.producer() if gates is not None else None
     return layer is not None and layer.op_type == "LstmLayer" and _runs(layer)
 

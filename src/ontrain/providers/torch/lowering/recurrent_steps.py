@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
-from ontrain.operators import directions_backwards, is_plain_layer
+from ontrain.operators import directions_backwards, is_plain_layer, operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
@@ -74,7 +74,7 @@ def _fits(node: ir.Node) -> bool:
 
 def _is_whole(node: ir.Node) -> bool:
     """Whether a layer is for onnxruntime's kernel, however large."""
-    return node.op_type == "LSTM" or (len(node.inputs) > 4 and node.inputs[4] is not None)
+    return node.op_type == "LSTM" or operand_of(node, 4) is not None
 
 
 @lowers("GRU", "LSTM", "RNN", when=_fits, devices=("cpu",))

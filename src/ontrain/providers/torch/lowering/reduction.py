@@ -34,10 +34,8 @@ def _one_call(**functions: Callable[..., object]) -> None:
 
     def lowering_by(function: Callable[..., object]) -> Lowering:
         def lower(e: Emitter, node: ir.Node) -> None:
-            x = e.value(node.inputs[0])
-            axes = _axes(node, len(x.shape))
-            if not axes or _is_of_ones(x, axes):
-                e.bind(node.outputs[0], _without_ones(e, x, static_dims(node.outputs[0])))
+            x, axes = _operand_and_axes(e, node)
+            if not axes:
                 return
             keep, out = bool(attributes(node).get("keepdims", 1)), e.out(node.outputs[0])
             if function in _ADDS and _adds_up(e, x, axes):
@@ -49,6 +47,16 @@ def _one_call(**functions: Callable[..., object]) -> None:
 
     for op_type, function in functions.items():
         lowers(op_type)(lowering_by(function))
+
+
+def _operand_and_axes(e: Emitter, node: ir.Node) -> tuple[Buf, list[int]]:
+    """What is reduced along which axes; none where the operand itself, without axes of one element, is the result."""
+    x = e.value(node.inputs[0])
+    axes = _axes(node, len(x.shape))
+    if axes and any(x.shape[axis] != 1 for axis in axes):
+        return x, axes
+    e.bind(node.outputs[0], _without_ones(e, x, static_dims(node.outputs[0])))
+    return x, []
 
 
 def _adds_up(e: Emitter, x: Buf, axes: list[int]) -> bool:
@@ -78,21 +86,14 @@ def _without_ones(e: Emitter, buf: Buf, shape: tuple[int, ...]) -> Buf:
     return e.reshape(buf, shape)
 
 
-def _is_of_ones(x: Buf, axes: list[int]) -> bool:
-    """Whether there is one element to reduce in each place, which is the result."""
-    return all(x.shape[axis] == 1 for axis in axes)
-
-
 _ADDS = (torch.sum, torch.mean)
 _one_call(ReduceSum=torch.sum, ReduceMean=torch.mean, ReduceLogSumExp=torch.logsumexp)
 
 
 @lowers("ReduceMax", "ReduceMin")
 def reduce_extremum(e: Emitter, node: ir.Node) -> None:
-    x = e.value(node.inputs[0])
-    axes = _axes(node, len(x.shape))
-    if not axes or _is_of_ones(x, axes):
-        e.bind(node.outputs[0], _without_ones(e, x, static_dims(node.outputs[0])))
+    x, axes = _operand_and_axes(e, node)
+    if not axes:
         return
     out = e.out(node.outputs[0])
     if any(x.shape[axis] == 0 for axis in axes):
