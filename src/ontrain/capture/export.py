@@ -21,6 +21,7 @@ from ontrain.capture.containers import Containers
 from ontrain.capture.counts import Count
 from ontrain.capture.decisions import WAY_OUT, Answers, Decision, TwoDevicesError, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
+from ontrain.capture.frozen import FrozenParameters
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.kept import Kept, attributes_before, kept_tensors
@@ -322,7 +323,9 @@ class Flat(nn.Module):
                 stack.enter_context(as_eager())
             before = attributes_before(self._own())
             owners = Owners(self._own(), tensors)
-            leaves, spec = flatten(self._run(lambda: self._call(named)))
+            with FrozenParameters(self._own()):
+                result = self._run(lambda: self._call(named))
+            leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
             left_behind = kept_tensors(before)
             if self._keeps is not None:

@@ -52,7 +52,7 @@ _PARTWISE = frozenset({
     "split_with_sizes", "constant_pad_nd", "pad", "cumsum", "lift_fresh_copy", "zeros_like", "diff", "tril", "triu",
     "diagonal", "diag_embed", "repeat_interleave", "unfold", "slice_scatter", "select_scatter", "diagonal_scatter",
     "index_put", "index_add", "index_copy", "scatter", "scatter_add", "trace", "rot90", "broadcast_to", "view_as",
-    "expand_as", "swapaxes", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d", "upsample_nearest2d",
+    "expand_as", "broadcast_tensors", "swapaxes", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d", "upsample_nearest2d",
     "ontrain::revalued",
 })  # fmt: skip
 

@@ -25,9 +25,13 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     stays as it is, such as statistics, counters and the random state.
 
     Returns:
-        what undoes it; None if there is nothing of the kind, or forward returns something else with it.
+        what undoes it; None if there is nothing of the kind, forward returns something else with it, or the module
+        cannot be copied.
     """
-    double, call = _copied(module, args, kwargs)
+    copied = _copied_if_possible(module, args, kwargs)
+    if copied is None:
+        return None
+    double, call = copied
     start = _state(double)
     first, after = _run(double, call), _state(double)
     _run(double, call)
@@ -51,8 +55,11 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether forward, run by a copy of the module, leaves all plain attributes as they were."""
-    double, call = _copied(module, args, kwargs)
+    """Whether forward, run by a copy of the module, leaves all plain attributes as they were; False without a copy."""
+    copied = _copied_if_possible(module, args, kwargs)
+    if copied is None:
+        return False
+    double, call = copied
     start = _state(double)
     _run(double, call)
     after = _state(double)
@@ -105,6 +112,15 @@ def _copied(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     # What an earlier call has left in an attribute: torch copies no tensor that autograd has computed.
     computed = {id(tensor): tensor.detach().clone() for tensor in left if tensor.grad_fn is not None}
     return copy.deepcopy((module, plain), computed)
+
+
+def _copied_if_possible(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, tuple[Any, Any]] | None:
+    try:
+        return _copied(module, args, kwargs)
+    except Exception:  # noqa: BLE001 - what a module of the user's holds may refuse to be copied in any way
+        return None
 
 
 def _run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
