@@ -6,6 +6,8 @@ matrices are the products, adjoints and inverses of the complex ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ontrain.operators.emit import Emitter, Value
@@ -38,8 +40,8 @@ def complex_det(op: Op, dreal: Value | None, real: Value, imag: Value) -> Adjoin
     """dy times the conjugates of the cofactors, which are right for a singular matrix too."""
     *lead, n, _ = shape = static_dims(real)
     rank = len(shape)
-    slopes = [op.const(np.zeros([1] * rank), real.dtype) if d is None else op.Reshape(d, [*lead, 1, 1])
-              for d in (dreal, op.dys[1])]  # fmt: skip
+    zero = op.const(np.zeros([1] * rank), real.dtype)
+    slopes = [zero if d is None else op.Reshape(d, [*lead, 1, 1]) for d in (dreal, op.dys[1])]
     if n == 1:
         return tuple(op.Expand(slope, shape) for slope in slopes)
     others = np.array([[j for j in range(n) if j != i] for i in range(n)])
@@ -63,8 +65,8 @@ def complex_qr(op: Op, dq: Value | None, real: Value, imag: Value, *, complete: 
     if complete and rows > columns:
         raise op.refused("the further columns of a complete factorisation are not determined", 'set mode="reduced"')
     q, r = (whole_matrix(op, op.saved(at), op.saved(at + 1)) for at in (0, 2))
-    dwhole = _whole_adjoint(op, dq, op.dys[1], op.saved(0))
-    dr = _whole_adjoint(op, *op.dys[2:], op.saved(2), upper=True)
+    dwhole = _whole_adjoint(op, [dq, op.dys[1]], op.saved(0))
+    dr = _whole_adjoint(op, op.dys[2:], op.saved(2), upper=True)
     terms = [] if dr is None else [op.MatMul(dr, transposed(op, r))]
     if dwhole is not None:
         terms.append(-op.MatMul(transposed(op, q), dwhole))
@@ -78,12 +80,14 @@ def complex_qr(op: Op, dq: Value | None, real: Value, imag: Value, *, complete: 
     return parts_of_whole(op, transposed(op, op.composite("Solve", r, transposed(op, right))))
 
 
-def _whole_adjoint(op: Op, real: Value | None, imag: Value | None, like: Value, *, upper: bool = False) -> Value | None:
-    """The adjoint of a complex matrix, of which a part may be missing."""
-    if real is None and imag is None:
+def _whole_adjoint(op: Op, dparts: Sequence[Value | None], like: Value, *, upper: bool = False) -> Value | None:
+    """The adjoint of a complex matrix, of whose parts one or both may be missing."""
+    if all(part is None for part in dparts):
         return None
-    parts = [op.const(0.0, like.dtype) * like if part is None else part for part in (real, imag)]
-    return whole_matrix(op, *(op.Trilu(part, upper=1) if upper else part for part in parts))
+    real, imag = (op.const(0.0, like.dtype) * like if part is None else part for part in dparts)
+    if upper:
+        real, imag = op.Trilu(real, upper=1), op.Trilu(imag, upper=1)
+    return whole_matrix(op, real, imag)
 
 
 @gradient("ComplexSvd", domain=DOMAIN)
@@ -102,8 +106,8 @@ def complex_svd(op: Op, ds: Value | None, real: Value, imag: Value, *, full: int
         parts = [op.Slice(part, [0], [k], [axis]) for part, axis in zip(parts, axes, strict=True)]
         dparts = [None if d is None else op.Slice(d, [0], [k], [axis]) for d, axis in zip(dparts, axes, strict=True)]
     u, vh = whole_matrix(op, *parts[:2]), whole_matrix(op, *parts[2:])
-    du = _whole_adjoint(op, *dparts[:2], parts[0])
-    dvh = _whole_adjoint(op, *dparts[2:], parts[2])
+    du = _whole_adjoint(op, dparts[:2], parts[0])
+    dvh = _whole_adjoint(op, dparts[2:], parts[2])
     values = op.Concat(s, s, axis=-1)
     wide, tall = op.Unsqueeze(values, [-1]), op.Unsqueeze(values, [-2])
     same = op.const(np.tile(np.eye(k), (2, 2)), dtype)  # of one row and one column, in all four blocks
