@@ -62,7 +62,8 @@ class FrozenParameters(TorchFunctionMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Make sure that each parameter requires a gradient if it did."""
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        leave: Any = super().__exit__
+        leave(kind, error, trace)
         if error is not None:
             return
         for place, (name, parameter, before) in self._before.items():

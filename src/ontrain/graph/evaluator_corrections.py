@@ -169,15 +169,16 @@ class Pad(OpRun):
         self, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, mode: str = "constant"
     ) -> tuple[Array]:
         places = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
-        widths, kept = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
+        widths, bounds = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
         for axis, before, after in zip(places, *np.split(pads, 2), strict=True):
             widths[axis] = max(int(before), 0), max(int(after), 0)
-            kept[axis] = slice(max(-int(before), 0), x.shape[axis] + widths[axis][0] + int(after))
+            bounds[axis] = slice(max(-int(before), 0), x.shape[axis] + widths[axis][0] + int(after))
+        pad: Any = np.pad  # whose stubs take no mode that is a variable
         if mode == "constant":
-            whole = np.pad(x, widths, constant_values=0 if value is None else value.item())
+            whole = pad(x, widths, constant_values=0 if value is None else value.item())
         else:
-            whole = np.pad(x, widths, mode=mode)  # type: ignore[call-overload]
-        return (whole[tuple(kept)],)
+            whole = pad(x, widths, mode=mode)
+        return (whole[tuple(bounds)],)
 
 
 class RegexFullMatch(OpRun):
