@@ -24,6 +24,8 @@ _NOT_BY_ONNX_AD = {
             "Cholesky-0",
             "Cholesky-1",
             "CholeskyEx-0",
+            *(f"ComplexDet-{i}" for i in range(3)),
+            *(f"ComplexSvd-{i}" for i in range(3)),
             *(f"Eig-{i}" for i in range(3)),
             "Eigh-0",
             "GammaP-0",

@@ -44,6 +44,12 @@ _CASES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], tu
     "two axes": (lambda x, w: fft.ifft2(fft.fft2(x, norm="ortho") * w, norm="ortho").real, (4, _LONG)),
     "part apart": (lambda x, w: fft.rfft(x) * torch.exp(1j * w.real), (_BINS,)),
     "added product": (lambda x, w: torch.addcmul(fft.rfft(x), w, fft.rfft(x), value=0.5), (_BINS,)),
+    "products of all and of some": (lambda x, w: (w * x[..., :_BINS])[..., :7].prod(1) + w[..., :3].prod(), (4, _BINS)),
+    "logarithms": (lambda x, w: (w * fft.rfft(x)).log2() + (w + 3).log10(), (_BINS,)),
+    "part of the way": (lambda x, w: torch.lerp(fft.rfft(x), w, 0.3) + torch.addcdiv(w, fft.rfft(x), w), (_BINS,)),
+    "absolute error": (lambda x, w: nn.functional.l1_loss(fft.rfft(x), w.expand(3, 4, -1)), (_BINS,)),
+    "mesh": (lambda x, w: torch.meshgrid(w, fft.rfft(x)[0, 0], indexing="ij")[0] * x[0, 0, 0], (_BINS,)),
+    "axes changed, and divided": (lambda x, w: (fft.rfft(x) * w).swapdims(0, 1).tensor_split(3, -1)[1], (_BINS,)),
     "chosen": (lambda x, w: torch.where(x[..., :_BINS] > 0, fft.rfft(x) * w, 0)[:, 1], (_BINS,)),
 }  # fmt: skip
 

@@ -49,6 +49,38 @@ def spectrum(p):
     return vectors.abs().square() @ values.abs()[..., None]
 
 
+def of_complex(function):
+    """A function of complex matrices, as one of the parameter and the input."""
+
+    def applied(p, x):
+        y = function(torch.complex(p, definite(p).mT * 0.3 + p.mT))
+        return torch.view_as_real(y) if y.is_complex() else y
+
+    return applied
+
+
+def multiplied(z):
+    q, r = linalg.qr(z)
+    return q @ r**2
+
+
+def recomposed_complex(z):
+    u, s, vh = linalg.svd(z, full_matrices=False)
+    return (u * s.square()[..., None, :]) @ vh
+
+
+def recomposed_complex_from_full(z):
+    u, s, vh = linalg.svd(z)
+    k = s.shape[-1]
+    beyond = u[..., k:].abs().square().sum() + vh[..., k:, :].abs().square().sum()  # does not depend on the basis
+    return (u[..., :k] * s.square()[..., None, :]) @ vh[..., :k, :] * beyond.detach()
+
+
+def completed(z):
+    q, r = linalg.qr(z.detach(), mode="complete")
+    return z.sum() * (q @ r).abs().sum()
+
+
 FUNCTIONS = {
     "cholesky": lambda p, x: linalg.cholesky(definite(p)),
     "cholesky upper": lambda p, x: linalg.cholesky(definite(p), upper=True),
@@ -58,6 +90,7 @@ FUNCTIONS = {
     "cholesky_solve upper": lambda p, x: torch.cholesky_solve(x, triangle(p).mT, upper=True),
     "cond": lambda p, x: linalg.cond(p),
     "det": lambda p, x: linalg.det(definite(p)),
+    "det of complex matrices": of_complex(linalg.det),
     "eig": lambda p, x: spectrum(p),
     "eig of complex matrices": lambda p, x: spectrum(torch.complex(p, p.mT)),
     "eigvals": lambda p, x: linalg.eigvals(p).abs().sort(-1).values,
@@ -91,6 +124,19 @@ FUNCTIONS = {
     "qr": lambda p, x: linalg.qr(p)[0] @ linalg.qr(p)[1] ** 2,
     "qr tall": lambda p, x: linalg.qr(p[..., :2])[0] @ linalg.qr(p[..., :2])[1] ** 2,
     "qr wide": lambda p, x: linalg.qr(p[..., :2, :])[0] @ linalg.qr(p[..., :2, :])[1] ** 2,
+    "prod of complex matrices": of_complex(
+        lambda z: z.prod(-2, keepdim=True) + z.prod() + z[..., :0, :].prod(-2).sum()
+    ),
+    "qr of complex matrices": of_complex(multiplied),
+    "qr tall of complex matrices": of_complex(lambda z: multiplied(z[..., :2])),
+    "qr wide of complex matrices": of_complex(lambda z: multiplied(z[..., :2, :])),
+    "qr complete of complex matrices": of_complex(lambda z: completed(z[..., :2])),
+    "slogdet of complex matrices": of_complex(lambda z: linalg.slogdet(z)[0] * linalg.slogdet(z)[1]),
+    "svd of complex matrices": of_complex(recomposed_complex),
+    "svd full of complex matrices": of_complex(lambda z: recomposed_complex_from_full(z[..., :2, :])),
+    "svd tall of complex matrices": of_complex(lambda z: recomposed_complex(z[..., :2])),
+    "svd wide of complex matrices": of_complex(lambda z: recomposed_complex(z[..., :2, :])),
+    "svdvals of complex matrices": of_complex(linalg.svdvals),
     "slogdet": lambda p, x: linalg.slogdet(p)[0] * linalg.slogdet(p)[1],
     "solve": lambda p, x: linalg.solve(definite(p), x),
     "solve of complex matrices": lambda p, x: linalg.solve(torch.complex(p, definite(p)), x * 1j).abs(),
@@ -137,6 +183,20 @@ def test_values_and_gradients_are_eagers(name, shape, provider):
         (result * weight).sum().backward()
     torch.testing.assert_close(results[0], results[1], rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-8, atol=1e-9)
+
+
+def test_the_determinant_of_a_singular_complex_matrix_has_its_gradient():
+    """As the limit of regular ones has it: torch's own is off by what it adds to the pivot."""
+    ours = Applied(lambda p, x: torch.view_as_real(linalg.det(torch.complex(p, p.mT) * x)), (3, 3))
+    with torch.no_grad():
+        ours.weight[2] = ours.weight[1]
+        ours.weight[:, 2] = ours.weight[:, 1]
+    eager = copy.deepcopy(ours)
+    x = torch.ones((), dtype=torch.float64)
+    ORTModule(ours)(x).sum().backward()
+    a, b, c = torch.complex(eager.weight, eager.weight.mT)
+    torch.view_as_real((a * linalg.cross(b, c)).sum()).sum().backward()
+    torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-9, atol=1e-10)
 
 
 SINGULAR = {

@@ -13,7 +13,7 @@ from ontrain.training.ortmodule import ORTModule
 pytestmark = pytest.mark.sampled(4)
 
 
-class AttachedBuffer(torch.autograd.Function):
+class Kept(torch.autograd.Function):
     """Its setup_context makes a tensor that only the backward reads."""
 
     @staticmethod
@@ -47,7 +47,7 @@ class OfWeight(torch.autograd.Function):
         return dy * grown * bounded, (dy * x * grown).sum(0)
 
 
-class NoGrad(AttachedBuffer):
+class NoGrad(Kept):
     """Makes its tensor under a no_grad of its own."""
 
     @staticmethod
@@ -56,7 +56,7 @@ class NoGrad(AttachedBuffer):
             ctx.save_for_backward(inputs[0].cos())
 
 
-class TurnsOff(AttachedBuffer):
+class TurnsOff(Kept):
     """Turns gradients off, which ends with it."""
 
     @staticmethod
@@ -73,7 +73,7 @@ class Sine(TurnsOff):
         return x.sin()
 
 
-class Asks(AttachedBuffer):
+class Asks(Kept):
     """Looks whether what it makes takes a gradient."""
 
     @staticmethod
@@ -140,7 +140,7 @@ def without_gradient(function, x):
 
 
 CASES = {
-    "a new tensor": lambda x, w: AttachedBuffer.apply(x),
+    "a new tensor": lambda x, w: Kept.apply(x),
     "a tensor of a parameter": lambda x, w: OfWeight.apply(x, w),
     "under no_grad": lambda x, w: NoGrad.apply(x),
     "turns gradients off": lambda x, w: TurnsOff.apply(x) * x,
@@ -153,7 +153,9 @@ CASES = {
     "twice of one value": lambda x, w: Strong.apply(x) * x + Strong.apply(x),
     "a base and its heir": lambda x, w: TurnsOff.apply(x) + Inherits.apply(x) * w,
     "with and without a gradient": lambda x, w: TurnsOff.apply(x) * without_gradient(TurnsOff.apply, x),
-    "of another function's result": lambda x, w: Sine.apply(TurnsOff.apply(x)) + AttachedBuffer.apply(Marks.apply(x)[0]),
+    "of another function's result": lambda x, w: (
+        Sine.apply(TurnsOff.apply(x)) + Kept.apply(Marks.apply(x)[0])
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""AttachedBuffer loss curves, run again through the whole engine."""
+"""Kept loss curves, run again through the whole engine."""
 
 from __future__ import annotations
 

@@ -39,3 +39,19 @@ def test_an_index_beyond_the_axis_is_an_error(index):
     ids = np.full((1, 1), index)
     with pytest.raises(IndexError):
         evaluated(helper.make_node("GatherElements", ["x", "ids"], ["y"], axis=1), x=np.ones((1, 5)), ids=ids)
+
+
+@pytest.mark.parametrize("pads", [[1, 2, -1, 0], [-2, 0, 1, -3], [0, -1, 0, -1]])
+def test_negative_pads_cut_off(rng, pads):
+    x = rng.standard_normal((5, 6))
+    padded = evaluated(helper.make_node("Pad", ["x", "pads"], ["y"]), x=x, pads=np.array(pads))
+    top, left, bottom, right = pads
+    wanted = torch.nn.functional.pad(torch.from_numpy(x), (left, right, top, bottom))
+    np.testing.assert_array_equal(padded, wanted.numpy())
+
+
+def test_pads_of_one_axis_repeat_the_edge(rng):
+    x = rng.standard_normal((2, 3))
+    node = helper.make_node("Pad", ["x", "pads", "", "axes"], ["y"], mode="edge")
+    padded = evaluated(node, x=x, pads=np.array([2, -1]), axes=np.array([-1]))
+    np.testing.assert_array_equal(padded, x[:, [0, 0, 0, 1]])

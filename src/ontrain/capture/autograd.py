@@ -120,7 +120,8 @@ _BACKWARD = (
 )
 _HOOK = (
     "a graph computes gradients without calling Python",
-    "to scale a gradient by k write x * k + (x * (1 - k)).detach(); else leave the hook out",
+    "to scale a gradient by k write x * k + (x * (1 - k)).detach(); else leave the hook out; if a wrapper around the "
+    "module sets it, as Lightning's Fabric does, wrap inside: fabric.setup(ORTModule(model))",
 )
 
 

@@ -21,6 +21,7 @@ from ontrain.capture.chances import Course
 from ontrain.capture.containers import Containers
 from ontrain.capture.decisions import WAY_OUT, Answers, Decision, TwoDevicesError, ValueBranchError
 from ontrain.capture.fake import exporting, stand_ins
+from ontrain.capture.frozen import FrozenParameters
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
 from ontrain.capture.key_values import asks_for_cache, with_unread
@@ -320,7 +321,9 @@ class Flat(nn.Module):
             tables = Tables(self._own(), self._containers.originals)
             stack.callback(tables.restore)
             owners = Owners(self._own(), tensors)
-            leaves, spec = flatten(self._run(lambda: self._call(named)))
+            with FrozenParameters(self._own()):
+                result = self._run(lambda: self._call(named))
+            leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
             changes = tables.changes()
             if self._leaves is not None:

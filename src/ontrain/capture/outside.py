@@ -46,7 +46,8 @@ class OutsideTensors(TorchFunctionMode):
 
     def __exit__(self, *failure: Any) -> None:
         """Leave the mode; give the tensors that were written to their values back."""
-        super().__exit__(*failure)  # type: ignore[no-untyped-call]
+        leave: Any = super().__exit__
+        leave(*failure)
         with torch.no_grad():
             for tensor, before in self._written.values():
                 tensor.detach().copy_(before)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value, transposed
+from ontrain.operators import Value, parts_of_whole, transposed, whole_matrix
 
 __all__: list[str] = []
 
@@ -49,32 +49,21 @@ def eig(op: Builder, x: Value, imag: Value | None = None) -> tuple[Value, ...]:
     start = op.Expand(op.const(np.eye(2 * n), x.dtype), [*lead, 2 * n, 2 * n])
     last = op.Expand(op.const(float(n - 1), x.dtype), [*lead, 1, 1])
     size = op.Sqrt(op.ReduceSum(_squares(x, nothing if imag is None else imag), [-2, -1], keepdims=1))
-    triangle = _whole(op, x, nothing if imag is None else imag)
+    triangle = whole_matrix(op, x, nothing if imag is None else imag)
     if n > 1:
         go = op.const(np.array(True))
         (triangle, start, _), _ = repeat(
             op, _round, trip=_ROUNDS * n, carried=[triangle, start, last], captured=[size], cond=go
         )
-    real, imag = _parts(op, triangle)
+    real, imag = parts_of_whole(op, triangle)
     eye = op.const(np.eye(n), x.dtype)
     values = op.ReduceSum(real * eye, [-1], keepdims=0), op.ReduceSum(imag * eye, [-1], keepdims=0)
-    vectors = _parts(op, op.MatMul(start, _of_triangle(op, (real, imag), values, size)))
+    vectors = parts_of_whole(op, op.MatMul(start, _of_triangle(op, (real, imag), values, size)))
     return *values, *_normal(op, vectors)
 
 
 def _squares(real: Value, imag: Value) -> Value:
     return real * real + imag * imag
-
-
-def _whole(op: Builder, real: Value, imag: Value) -> Value:
-    """The real matrix of twice the size."""
-    return op.Concat(op.Concat(real, op.Neg(imag), axis=-1), op.Concat(imag, real, axis=-1), axis=-2)
-
-
-def _parts(op: Builder, whole: Value) -> Pair:
-    n = static_dims(whole)[-1] // 2
-    first = op.Slice(whole, [0], [n], [-1])
-    return op.Slice(first, [0], [n], [-2]), op.Slice(first, [n], [2 * n], [-2])
 
 
 def _times(a: Pair, b: Pair) -> Pair:
@@ -109,7 +98,7 @@ def _round(
     """Q* A Q for the QR factors of A's shifted part up to row `last`, which falls where its row has converged."""
     (whole, vectors, last), (size,) = states, captured
     n, dtype = static_dims(whole)[-1] // 2, whole.dtype
-    real, imag = _parts(op, whole)
+    real, imag = parts_of_whole(op, whole)
     down = op.const(np.arange(n)[:, None], dtype)
     right = op.const(np.arange(n), dtype)
     here, above = (op.Cast(op.Equal(down, place), to=dtype) for place in (last, last - 1.0))  # […, n, 1]
@@ -126,13 +115,12 @@ def _round(
     shift = (op.Where(odd, shift[0] + size * 0.1, shift[0]), op.Where(odd, shift[1] + size * 0.05, shift[1]))
     eye = op.const(np.eye(n), dtype)
     inside = op.And(op.LessOrEqual(down, last), op.LessOrEqual(right, last))
-    factors = _unitary(
-        op, op.Where(inside, real - shift[0] * eye, eye), op.Where(inside, imag - shift[1] * eye, eye * 0.0)
-    )
+    shifted = op.Where(inside, real - shift[0] * eye, eye), op.Where(inside, imag - shift[1] * eye, eye * 0.0)
+    factors = whole_matrix(op, *op.composite("ComplexQr", *shifted, outputs=4)[:2])
     turning = op.Greater(last, op.const(0.0, dtype))
     factors = op.Where(turning, factors, op.const(np.eye(2 * n), dtype))
     whole = op.MatMul(op.MatMul(transposed(op, factors), whole), factors)
-    real, imag = _parts(op, whole)
+    real, imag = parts_of_whole(op, whole)
     left = op.Cast(op.Less(right, last), to=dtype)
     rest = op.MatMul(transposed(op, here), _squares(real, imag) * left)  # […, 1, n]
     rest = op.ReduceSum(rest, [-1], keepdims=1)
@@ -151,21 +139,6 @@ def _shift(op: Builder, a: Pair, b: Pair, c: Pair, d: Pair) -> Pair:
     root = op.Where(aligned, -root[0], root[0]), op.Where(aligned, -root[1], root[1])
     step = _over(op, product, (half[0] + root[0], half[1] + root[1]))
     return d[0] - step[0], d[1] - step[1]
-
-
-def _unitary(op: Builder, real: Value, imag: Value) -> Value:
-    """Q of the complex QR factorisation: every second column of the real one's, with rows and columns interleaved.
-
-    The real factorisation's first 2k columns span what the first k complex ones do, and i times a column is in there.
-    """
-    *lead, n, _ = static_dims(real)
-    rank, top = len(lead), [*lead, n, 1, n, 1]
-    left, right = (op.Concat(op.Reshape(a, top), op.Reshape(b, top), axis=rank + 1)
-                   for a, b in ((real, imag), (op.Neg(imag), real)))  # fmt: skip
-    q, _ = op.composite("Qr", op.Reshape(op.Concat(left, right, axis=rank + 3), [*lead, 2 * n, 2 * n]), outputs=2)
-    q = op.Reshape(q, [*lead, n, 2, n, 2])
-    q = op.Reshape(op.Slice(q, [0], [1], [-1]), [*lead, n, 2, n])
-    return _whole(op, *(op.Reshape(op.Slice(q, [i], [i + 1], [-2]), [*lead, n, n]) for i in (0, 1)))
 
 
 def _of_triangle(op: Builder, x: Pair, values: Pair, size: Value) -> Value:
@@ -193,7 +166,7 @@ def _of_triangle(op: Builder, x: Pair, values: Pair, size: Value) -> Value:
 
     nothing = op.Expand(op.const(0.0, dtype), [*lead, n, n])
     vectors, _ = repeat(op, row, trip=n, carried=[nothing, nothing], captured=[*upper, *rows, least], reverse=True)
-    return _whole(op, *vectors)
+    return whole_matrix(op, *vectors)
 
 
 def _normal(op: Builder, vectors: Pair) -> Pair:

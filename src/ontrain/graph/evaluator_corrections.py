@@ -162,6 +162,25 @@ class Mod(OpRun):
             return (remainder(x, y).astype(x.dtype),)
 
 
+class Pad(OpRun):
+    """onnx's takes no negative amounts, which cut rows off."""
+
+    def _run(
+        self, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, mode: str = "constant"
+    ) -> tuple[Array]:
+        places = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
+        widths, bounds = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
+        for axis, before, after in zip(places, *np.split(pads, 2), strict=True):
+            widths[axis] = max(int(before), 0), max(int(after), 0)
+            bounds[axis] = slice(max(-int(before), 0), x.shape[axis] + widths[axis][0] + int(after))
+        pad: Any = np.pad  # whose stubs take no mode that is a variable
+        if mode == "constant":
+            whole = pad(x, widths, constant_values=0 if value is None else value.item())
+        else:
+            whole = pad(x, widths, mode=mode)
+        return (whole[tuple(bounds)],)
+
+
 class RegexFullMatch(OpRun):
     """onnx's matches by Python's `re`, which has another syntax, and takes for ever over some expressions."""
 
@@ -201,5 +220,6 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
 
 
 CORRECTIONS: list[type[OpRun]] = [
-    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod, RegexFullMatch,
+    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod, Pad,
+    RegexFullMatch,
 ]  # fmt: skip

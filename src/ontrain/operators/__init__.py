@@ -5,6 +5,7 @@ from ontrain.operators import (
     attention,
     classical,
     complex_einsum,
+    complex_linalg,
     constants,
     contributed,
     control,
@@ -37,6 +38,7 @@ from ontrain.operators import (
 from ontrain.operators.activation import dropped_share as dropped_share, is_hardsigmoid as is_hardsigmoid
 from ontrain.operators.agreement import broadcast, operand_of as operand_of, size_of
 from ontrain.operators.classical import ML
+from ontrain.operators.complex_linalg import parts_of_whole as parts_of_whole, whole_matrix as whole_matrix
 from ontrain.operators.contributed import MICROSOFT
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.division import check_divisor, divided
@@ -117,6 +119,7 @@ __all__ = [
     "attention",
     "classical",
     "complex_einsum",
+    "complex_linalg",
     "constants",
     "contributed",
     "control",

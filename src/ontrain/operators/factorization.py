@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ontrain.operators.complex_linalg import whole_matrix
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.linalg import inverse_rule
@@ -151,7 +152,7 @@ def eig(op: Op, dreal: Value | None, x: Value, imag: Value | None = None) -> Adj
     real_values, imag_values, real, imaginary = (op.saved(i) for i in range(4))
     n, dtype = static_dims(x)[-1], x.dtype
     eye = op.const(np.eye(n), dtype)
-    whole = op.Concat(op.Concat(real, -imaginary, axis=-1), op.Concat(imaginary, real, axis=-1), axis=-2)  # V
+    whole = whole_matrix(op, real, imaginary)  # V
     adjoint = transposed(op, whole)  # V*
     inner = [None if d is None else op.Unsqueeze(d, [-1]) * eye for d in (dreal, op.dys[1])]
     if op.dys[2] is not None or op.dys[3] is not None:
@@ -166,7 +167,6 @@ def eig(op: Op, dreal: Value | None, x: Value, imag: Value | None = None) -> Adj
         inner = [p if i is None else p + i for p, i in zip(parts, inner, strict=True)]
     zero = op.const(0.0, dtype) * real
     top, low = (zero if part is None else part for part in inner)
-    right = op.MatMul(op.Concat(op.Concat(top, -low, axis=-1), op.Concat(low, top, axis=-1), axis=-2),
-                      _columns(op, adjoint, 0, n))  # fmt: skip
+    right = op.MatMul(whole_matrix(op, top, low), _columns(op, adjoint, 0, n))
     result = op.composite("Solve", adjoint, right)
     return _rows(op, result, 0, n), None if imag is None else _rows(op, result, n, 2 * n)

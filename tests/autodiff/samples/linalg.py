@@ -33,6 +33,16 @@ def _eigenvalues(x, imag=None):
     return values.real, values.imag
 
 
+def _complex_det(real, imag):
+    y = torch.linalg.det(torch.complex(real, imag))
+    return y.real, y.imag
+
+
+def _complex_qr(real, imag):
+    q, r = torch.linalg.qr(torch.complex(real, imag))
+    return q.real, q.imag, r.real, r.imag
+
+
 def _triangular(upper: int, unit: int, transpose: int):
     def twin(a, b):
         a = a.mT if transpose else a
@@ -67,6 +77,19 @@ LINALG = [
     *(
         sample("Eig", *[apart(*shape)] * count, domain="ontrain", outputs=4, seeded=(0, 1), twin=_eigenvalues)
         for shape, count in (((2, 2), 1), ((2, 2, 2), 1), ((2, 2), 2))
+    ),
+    *(
+        sample("ComplexDet", *[apart(*shape)] * 2, domain="ontrain", outputs=2, seeded=(0, 1), twin=_complex_det)
+        for shape in ((1, 1), (3, 3), (2, 2, 2))
+    ),
+    *(
+        sample("ComplexQr", *[normal(*shape)] * 2, domain="ontrain", outputs=4, seeded=(0, 1, 2, 3), twin=_complex_qr)
+        for shape in ((3, 2), (2, 2, 2))
+    ),
+    *(
+        sample("ComplexSvd", *[normal(*shape)] * 2, domain="ontrain", outputs=5, full=full,
+               twin=lambda real, imag: torch.linalg.svdvals(torch.complex(real, imag)))
+        for shape, full in (((3, 2), 0), ((2, 2, 3), 0), ((3, 2), 1))
     ),
     sample("CholeskyEx", definite(2, 3, 3), domain="ontrain", outputs=2, symmetric=True, twin=torch.linalg.cholesky),
     sample("InverseEx", regular(2, 3, 3), domain="ontrain", outputs=2, twin=torch.linalg.inv),

@@ -59,6 +59,8 @@ for _name, _settings in (("Performer", {}), ("Performer, reversible", {"depth": 
     add(_name, "performer-pytorch", network("performer_pytorch.PerformerLM", **{
         "num_tokens": 20, "max_seq_len": 16, "dim": 16, "depth": 1, "heads": 2, "dim_head": 8, "nb_features": 8,
         "feature_redraw_interval": None, **_settings}), words, "performer_pytorch")  # fmt: skip
+add("TokenShiftGPT", "token-shift-gpt", network(
+    "token_shift_gpt.TokenShiftGPT", num_tokens=20, dim=16, max_seq_len=16, depth=2), words)  # fmt: skip
 add("Conformer of conformer", "conformer", network(
     "conformer.Conformer", dim=16, depth=2, dim_head=8, heads=2, ff_mult=2, conv_expansion_factor=2,
     conv_kernel_size=3), lambda n: (numbers(n, 4 * n, 16),))  # fmt: skip

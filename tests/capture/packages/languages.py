@@ -91,3 +91,10 @@ add("Decision Transformer", "transformers", pretrained(
     state_dim=5, act_dim=2, hidden_size=16, n_layer=1, n_head=2, max_ep_len=20),
     lambda n: (numbers(n, 3 * n, 5), numbers(n, 3 * n, 2), numbers(n, 3 * n, 1), torch.arange(3 * n).repeat(n, 1))
     )  # fmt: skip
+
+# No word is an audio token, so the layers' norm of such tokens gets no rows.
+add("Higgs Audio V2", "transformers", pretrained(
+    "HiggsAudioV2ForConditionalGeneration", lambda m, x: unevenly(m(x).logits), **{
+        **_SMALL, "vocab_size": 21, "num_key_value_heads": 1, "head_dim": 8, "num_codebooks": 2, "codebook_size": 8,
+        "audio_token_id": 20, "audio_bos_token_id": 1, "audio_delay_token_id": 2, "audio_stream_bos_id": 3,
+        "audio_stream_eos_id": 4, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}), text())  # fmt: skip

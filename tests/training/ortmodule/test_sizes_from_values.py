@@ -84,6 +84,15 @@ def selected_by_a_mask(self, x, ids):
 
 
 @forward
+def rows_of_two_kinds_beside_each_other(self, x, ids):
+    """One of the kinds has no rows."""
+    h = self.a(x)
+    for mask in (ids > 2, ids > 99, ids < 99):
+        h = h.masked_scatter(mask[:, None], torch.tanh(h[mask]))
+    return self.b(h)
+
+
+@forward
 def sums_by_distinct_values(self, x, ids):
     values, inverse, counts = torch.unique(ids, return_inverse=True, return_counts=True)
     sums = torch.zeros(values.shape[0], 6, dtype=x.dtype).index_add(0, inverse, self.a(x))

@@ -19,8 +19,8 @@ from ontrain.operators import Value
 from ontrain.sizes import Size
 
 __all__ = [
-    "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "joined_product", "on_complex", "pair",
-    "parts", "translate_complex",
+    "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "joined_product", "matmul", "on_complex",
+    "pair", "parts", "translate_complex",
 ]  # fmt: skip
 
 
@@ -52,8 +52,8 @@ _PARTWISE = frozenset({
     "split_with_sizes", "constant_pad_nd", "pad", "cumsum", "lift_fresh_copy", "zeros_like", "diff", "tril", "triu",
     "diagonal", "diag_embed", "repeat_interleave", "unfold", "slice_scatter", "select_scatter", "diagonal_scatter",
     "index_put", "index_add", "index_copy", "scatter", "scatter_add", "trace", "rot90", "broadcast_to", "view_as",
-    "expand_as", "swapaxes", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d", "upsample_nearest2d",
-    "ontrain::revalued",
+    "expand_as", "broadcast_tensors", "swapaxes", "swapdims", "mT", "numpy_T", "T", "moveaxis", "upsample_nearest1d",
+    "upsample_nearest2d", "meshgrid", "tensor_split", "ontrain::revalued",
 })  # fmt: skip
 
 
@@ -205,6 +205,7 @@ def mul(op: AtenBuilder, a: Term, b: Term) -> Complex:
 
 @on_complex("matmul", "mm", "bmm")
 def matmul(op: AtenBuilder, a: Complex | Value, b: Complex | Value) -> Complex:
+    """Return the product of matrices, one of them complex."""
     if not isinstance(a, Complex):
         assert isinstance(b, Complex)
         return Complex(op.MatMul(op.cast(a, op.dtype), b.real), op.MatMul(op.cast(a, op.dtype), b.imag))

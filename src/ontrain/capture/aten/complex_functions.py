@@ -98,6 +98,17 @@ def addcmul(op: AtenBuilder, x: Term, a: Term, b: Term, *, value: complex = 1) -
     return add(op, x, mul(op, mul(op, as_complex(op, a), complex(value)), as_complex(op, b)))
 
 
+@on_complex("addcdiv")
+def addcdiv(op: AtenBuilder, x: Term, a: Term, b: Term, *, value: complex = 1) -> Complex:
+    return add(op, x, mul(op, div(op, as_complex(op, a), as_complex(op, b)), complex(value)))
+
+
+@on_complex("lerp")
+def lerp(op: AtenBuilder, x: Term, end: Term, weight: Term) -> Complex:
+    x = as_complex(op, x)
+    return add(op, x, mul(op, as_complex(op, weight), add(op, end, x, alpha=-1)))
+
+
 @on_complex("square")
 def square(op: AtenBuilder, x: Complex) -> Complex:
     return mul(op, x, x)
@@ -158,6 +169,45 @@ def sqrt(op: AtenBuilder, x: Complex) -> Complex:
     right = op.GreaterOrEqual(x.real, zero)
     sign = op.Where(op.Less(x.imag, zero), op.cast(-1, op.dtype), op.cast(1, op.dtype))
     return Complex(op.Where(right, larger, op.Abs(smaller)), op.Where(right, smaller, sign * larger))
+
+
+@on_complex("log2", "log10")
+def log_to_a_base(op: AtenBuilder, x: Complex) -> Complex:
+    y, scale = log(op, x), op.cast(1 / math.log(2 if "log2" in str(op.node.target) else 10), op.dtype)
+    return Complex(y.real * scale, y.imag * scale)
+
+
+@on_complex("prod")
+def prod(
+    op: AtenBuilder, x: Term, dim: int | None = None, keepdim: bool = False, *, dtype: object = None
+) -> Complex:  # fmt: skip
+    """Half of the elements times the other half, and so on."""
+    y = as_complex(op, x)
+    y, shape = Complex(y.real, y.imag), op.input_shape(0)
+    axis = 0 if dim is None or not shape else dim % len(shape)
+    if dim is None or not shape:
+        y = Complex(op.Reshape(y.real, [-1]), op.Reshape(y.imag, [-1]))
+    lengths = [shape[axis]] if dim is not None and shape else shape
+    if not all(isinstance(length, int) for length in lengths):
+        raise op.refuse("a product of complex numbers whose count varies", "it is a product of halves", "fix the size")
+    count = math.prod(length for length in lengths if isinstance(length, int))
+
+    def stretch(part: Value, start: int, end: int) -> Value:
+        return op.Slice(part, [start], [end], [axis])
+
+    while count > 1:
+        half = count // 2
+        first, second, rest = (
+            Complex(stretch(y.real, *ends), stretch(y.imag, *ends))
+            for ends in ((0, half), (half, 2 * half), (2 * half, count))
+        )
+        y = mul(op, first, second)
+        if count % 2:
+            y = Complex(op.Concat(y.real, rest.real, axis=axis), op.Concat(y.imag, rest.imag, axis=axis))
+        count -= half
+    if not count:
+        return Complex(filled(op, 1), filled(op, 0))
+    return y if keepdim else Complex(op.Squeeze(y.real, [axis]), op.Squeeze(y.imag, [axis]))
 
 
 @on_complex("pow")
@@ -223,6 +273,13 @@ def adjoint(op: AtenBuilder, x: Complex) -> Complex:
 def norm(op: AtenBuilder, x: Complex, *arguments: Any, **named: Any) -> Value:
     size: Value = _real(op)(op, absolute(op, x), *arguments, **named)
     return size
+
+
+@on_complex("l1_loss")
+def l1_loss(op: AtenBuilder, x: Term, target: Term, *arguments: Any, **named: Any) -> Value:
+    size = absolute(op, add(op, x, target, alpha=-1))
+    loss: Value = _real(op)(op, size, op.cast(0, op.dtype), *arguments, **named)
+    return loss
 
 
 @on_complex("isfinite", "isnan", "isinf")

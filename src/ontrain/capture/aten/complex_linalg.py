@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from ontrain.capture.aten.complex import Complex, Term, as_complex, on_complex
-from ontrain.capture.aten.linalg import alike, turned
+from typing import Any
+
+import numpy as np
+
+from ontrain.capture.aten.complex import Complex, Term, as_complex, matmul, on_complex
+from ontrain.capture.aten.complex_functions import sgn
+from ontrain.capture.aten.linalg import alike, fixed_sizes, turned
 from ontrain.capture.context import AtenBuilder
-from ontrain.operators import Value
+from ontrain.operators import Value, parts_of_whole, whole_matrix
 
 __all__: list[str] = []
 
 
 def _whole(op: AtenBuilder, x: Complex) -> Value:
-    """The real matrix of twice the size that multiplies as the complex one does."""
-    top, low = op.Concat(x.real, op.Neg(x.imag), axis=-1), op.Concat(x.imag, x.real, axis=-1)
-    return op.Concat(top, low, axis=-2)
-
-
-def _halves(op: AtenBuilder, x: Value, axis: int) -> tuple[Value, Value]:
-    first, second = op.Split(x, axis=axis, num_outputs=2, outputs=2)
-    return first, second
+    return whole_matrix(op, x.real, x.imag)
 
 
 @on_complex("linalg_eig")
@@ -43,7 +41,7 @@ def solve(op: AtenBuilder, a: Term, b: Term, *, left: bool = True) -> Complex:
     elif not left:
         a, b = (Complex(turned(op, x.real), turned(op, x.imag)) for x in (a, b))
     both = op.composite("Solve", *alike(op, _whole(op, a), op.Concat(b.real, b.imag, axis=-2)))
-    y = Complex(*_halves(op, both, -2))
+    y = Complex(*op.Split(both, axis=-2, num_outputs=2, outputs=2))
     if is_vector:
         return Complex(op.Squeeze(y.real, [-1]), op.Squeeze(y.imag, [-1]))
     return y if left else Complex(turned(op, y.real), turned(op, y.imag))
@@ -52,10 +50,69 @@ def solve(op: AtenBuilder, a: Term, b: Term, *, left: bool = True) -> Complex:
 @on_complex("linalg_inv", "inverse")
 def inverse(op: AtenBuilder, x: Complex) -> Complex:
     whole = op.call("com.microsoft", "Inverse", [_whole(op, x)], {}, 1)
-    return Complex(*_halves(op, _halves(op, whole, -1)[0], -2))
+    return Complex(*parts_of_whole(op, whole))
 
 
 @on_complex("linalg_matrix_exp", "matrix_exp")
 def matrix_exp(op: AtenBuilder, x: Complex) -> Complex:
     whole = op.composite("MatrixExp", _whole(op, x))
-    return Complex(*_halves(op, _halves(op, whole, -1)[0], -2))
+    return Complex(*parts_of_whole(op, whole))
+
+
+@on_complex("linalg_det", "_linalg_det", "det")
+def det(op: AtenBuilder, x: Complex) -> Complex | tuple[Complex, None, None]:
+    y = Complex(*op.composite("ComplexDet", x.real, x.imag, outputs=2))
+    return (y, None, None) if "_linalg_det" in str(op.node.target) else y
+
+
+@on_complex("linalg_slogdet", "slogdet", "_linalg_slogdet")
+def slogdet(op: AtenBuilder, x: Complex) -> tuple[Any, ...]:
+    """The sign is that of the determinant of x over a number that makes its size one."""
+    n, _ = fixed_sizes(op)
+    log = op.composite("LogAbsDet", _whole(op, x)) * op.cast(0.5, x.real.dtype)
+    size = op.Exp(op.composite("Detach", log) * op.cast(-1 / max(n, 1), x.real.dtype))
+    infinite = op.IsInf(size)
+    size = op.Unsqueeze(op.Where(infinite, op.cast(1.0, x.real.dtype), size), [-2, -1])
+    sign = sgn(op, Complex(*op.composite("ComplexDet", x.real * size, x.imag * size, outputs=2)))
+    return (sign, log, None, None) if "_linalg" in str(op.node.target) else (sign, log)
+
+
+@on_complex("linalg_qr")
+def qr(op: AtenBuilder, x: Complex, mode: str = "reduced") -> tuple[Complex, Complex]:
+    """With more columns than rows, Q comes from the first ones alone, and R of the others is Q* A."""
+    rows, columns = fixed_sizes(op)
+    first = _columns(op, x, 0, rows) if columns > rows else x
+    complete = {"complete": 1} if mode == "complete" and rows > columns else {}
+    q_real, q_imag, *parts = op.composite("ComplexQr", first.real, first.imag, outputs=4, **complete)
+    q, r = Complex(q_real, q_imag), Complex(*parts)
+    if columns > rows:
+        rest = _columns(op, x, rows, columns)
+        rest = matmul(op, Complex(turned(op, q_real), op.Neg(turned(op, q_imag))), rest)
+        r = Complex(op.Concat(r.real, rest.real, axis=-1), op.Concat(r.imag, rest.imag, axis=-1))
+    none = op.const(np.zeros(0), x.real.dtype)
+    return (Complex(none, none) if mode == "r" else q), r
+
+
+@on_complex("qr")
+def qr_of_old(op: AtenBuilder, x: Complex, some: bool = True) -> tuple[Complex, Complex]:
+    return qr(op, x, "reduced" if some else "complete")
+
+
+def _columns(op: AtenBuilder, x: Complex, start: int, end: int) -> Complex:
+    real, imag = (op.Slice(part, [start], [end], [-1]) for part in (x.real, x.imag))
+    return Complex(real, imag)
+
+
+@on_complex("linalg_svd", "_linalg_svd")
+def svd(
+    op: AtenBuilder, x: Complex, full_matrices: bool = True, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Complex, Value, Complex]:
+    rows, columns = fixed_sizes(op)
+    full = {"full": 1} if full_matrices and compute_uv and rows != columns else {}
+    s, *parts = op.composite("ComplexSvd", x.real, x.imag, outputs=5, **full)
+    return Complex(*parts[:2]), s, Complex(*parts[2:])
+
+
+@on_complex("linalg_svdvals")
+def svdvals(op: AtenBuilder, x: Complex, *, driver: str | None = None) -> Value:
+    return svd(op, x, False)[1]

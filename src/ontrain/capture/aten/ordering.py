@@ -227,7 +227,10 @@ def masked_scatter(op: AtenBuilder, x: Value, mask: Value, source: Value) -> Val
     flat = op.Reshape(op.Cast(mask, to=_INT64), [-1])
     order = op.Max(op.CumSum(flat, op.const(np.array(0, np.int64))) - op.cast(1, _INT64), op.cast(0, _INT64))
     last = op.Sub(op.Size(source), op.cast(1, _INT64))
-    taken = op.Gather(op.Reshape(source, [-1]), op.Min(order, last), axis=0)
+    elements = op.Reshape(source, [-1])
+    if not all(isinstance(size, int) for size in op.input_shape(2)):  # it may be empty, under a mask that is false
+        elements = op.Concat(elements, op.const(np.zeros(1), source.dtype), axis=0)
+    taken = op.Gather(elements, op.Min(order, last), axis=0)
     x = op.expand(x, shape, op.input_shape(0))
     return op.Where(mask, op.reshape(taken, shape, [-1]), x)
 

@@ -25,9 +25,13 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     stays as it is, such as statistics, counters and the random state.
 
     Returns:
-        what undoes it; None if there is nothing of the kind, or forward returns something else with it.
+        what undoes it; None if there is nothing of the kind, forward returns something else with it, or the module
+        cannot be copied.
     """
-    double, call, _ = copied(module, args, kwargs)
+    copies = _copied_if_possible(module, args, kwargs)
+    if copies is None:
+        return None
+    double, call = copies
     start = _state(double)
     first, after = run(double, call), _state(double)
     run(double, call)
@@ -51,8 +55,11 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether forward, run by a copy of the module, leaves all plain attributes as they were."""
-    double, call, _ = copied(module, args, kwargs)
+    """Whether forward, run by a copy of the module, leaves all plain attributes as they were; False without a copy."""
+    copies = _copied_if_possible(module, args, kwargs)
+    if copies is None:
+        return False
+    double, call = copies
     start = _state(double)
     run(double, call)
     after = _state(double)
@@ -62,6 +69,15 @@ def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[st
 
 _Place = tuple[int, str, str]
 """The number of a submodule, which of its dictionaries it is, and the name there."""
+
+
+def _copied_if_possible(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, tuple[Any, Any]] | None:
+    try:
+        return copied(module, args, kwargs)[:2]
+    except Exception:  # noqa: BLE001 - what a module of the user's holds may refuse to be copied in any way
+        return None
 
 
 def _dictionaries(module: nn.Module) -> list[tuple[int, str, dict[str, Any]]]:

@@ -58,6 +58,21 @@ def _qr(x: torch.Tensor, complete: int = 0) -> tuple[torch.Tensor, torch.Tensor]
     return q, r
 
 
+def _complex_det(real: torch.Tensor, imag: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = torch.linalg.det(torch.complex(real, imag))
+    return y.real, y.imag
+
+
+def _complex_qr(real: torch.Tensor, imag: torch.Tensor, complete: int = 0) -> tuple[torch.Tensor, ...]:
+    q, r = _qr(torch.complex(real, imag), complete)
+    return q.real, q.imag, r.real, r.imag
+
+
+def _complex_svd(real: torch.Tensor, imag: torch.Tensor, full: int = 0) -> tuple[torch.Tensor, ...]:
+    s, u, vh = _svd(torch.complex(real, imag), full)
+    return s, u.real, u.imag, vh.real, vh.imag
+
+
 def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
     like = torch.empty((*pivots.shape[:-1], rows, pivots.shape[-1]), device=pivots.device)
     permutation = torch.lu_unpack(like, pivots, unpack_data=False)[0]
@@ -73,6 +88,9 @@ def _pinv(x: torch.Tensor, atol: torch.Tensor, rtol: torch.Tensor, hermitian: in
 
 lowers_composite("Cholesky")(_by(torch.linalg.cholesky))
 lowers_composite("CholeskyEx")(_by(torch.linalg.cholesky_ex))
+lowers_composite("ComplexDet")(_by(_complex_det))
+lowers_composite("ComplexQr")(_by(_complex_qr))
+lowers_composite("ComplexSvd")(_by(_complex_svd))
 lowers_composite("Eig")(_by(_eig))
 lowers_composite("Eigh")(_by(torch.linalg.eigh))
 lowers_composite("LogAbsDet")(_by(_log_abs_det))
