@@ -153,9 +153,7 @@ CASES = {
     "twice of one value": lambda x, w: Strong.apply(x) * x + Strong.apply(x),
     "a base and its heir": lambda x, w: TurnsOff.apply(x) + Inherits.apply(x) * w,
     "with and without a gradient": lambda x, w: TurnsOff.apply(x) * without_gradient(TurnsOff.apply, x),
-    "of another function's result": lambda x, w: (
-        Sine.apply(TurnsOff.apply(x)) + Kept.apply(Marks.apply(x)[0])
-    ),
+    "of another function's result": lambda x, w: Sine.apply(TurnsOff.apply(x)) + Kept.apply(Marks.apply(x)[0]),
 }
 
 

@@ -322,20 +322,20 @@ class Recorder:
 def test_what_hooks_record_is_of_each_call_and_has_gradients():
     def hook(module, inputs, output):
         SEEN["hidden"] = output
-        kept.append(output.detach().mean())
+        means.append(output.detach().mean())
 
     torch.manual_seed(0)
     eager = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
     model = copy.deepcopy(eager)
     results = []
     for module, inner in ((eager, eager), (ORTModule(model), model)):
-        kept, recorder = [], Recorder()
+        means, recorder = [], Recorder()
         inner[0].register_forward_hook(hook)
         inner[1].register_forward_hook(recorder)
         for rows in (2, 3, 2):
             y = module(torch.ones(rows, 4) * rows)
             (y.sum() + SEEN["hidden"].square().sum() + recorder.output.sum()).backward()
-        results.append((kept, recorder.calls, recorder.means, inner[0].weight.grad))
+        results.append((means, recorder.calls, recorder.means, inner[0].weight.grad))
         reset()
     torch.testing.assert_close(results[1], results[0])
 
