@@ -21,7 +21,7 @@ MUTANTS = [
     mutant(TORCH + "small_nodes.py", "if is_random(node) or record", "if record", TORCH + "test_small_nodes.py"),
     mutant(
         TORCH + "small_nodes.py",
-        "weights + more <= most.weights and _is_small(e, node, most)",
+        "weights + more <= most.weights and _is_small(e, node, most, costs)",
         "_is_small(e, node, most)",
         TORCH + "test_small_nodes.py",
     ),
