@@ -49,6 +49,7 @@ from ontrain.capture.tables import (
     ALL as ALL,
     MISSING as MISSING,
     MORE as MORE,
+    Items as Items,
     Table as Table,
     tables_of as tables_of,
     ways_to as ways_to,

@@ -52,7 +52,8 @@ class Captured:
         course: random numbers that forward branches on, and the branches of the graph.
         masks: those that forward draws by numpy, in order; they are further inputs of the model, and whoever runs it
             draws them.
-        returns_writes: whether the tensors in what it writes are outputs of the graph.
+        rewritten: the numbers of the inputs that forward writes to.
+        returns_writes: whether the tensors in what it writes, and these inputs, are outputs of the graph.
         seconds: what each phase took.
     """
 
@@ -76,6 +77,7 @@ class Captured:
     writes: Sequence[Write] = ()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
+    rewritten: Sequence[int] = ()
     returns_writes: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -102,6 +104,15 @@ class Captured:
             return []
         names = iter([str(value.name) for value in self.model.graph.outputs[self.output_spec.tensors() :]])
         return [(write, [next(names) for _ in range(write.outputs)]) for write in self.writes]
+
+    @property
+    def new_inputs(self) -> dict[int, str]:
+        """The outputs that are new values of inputs, by the inputs' numbers."""
+        if not self.returns_writes:
+            return {}
+        start = self.output_spec.tensors() + sum(write.outputs for write in self.writes)
+        outputs = self.model.graph.outputs[start : start + len(self.rewritten)]
+        return {number: str(value.name) for number, value in zip(self.rewritten, outputs, strict=True)}
 
     @property
     def complex_outputs(self) -> list[str]:

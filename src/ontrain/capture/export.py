@@ -52,6 +52,7 @@ from ontrain.internals import (
     FakeTensorMode,
     GuardOnDataDependentSymNode,
     available,
+    of,
     private,
     replaced,
 )
@@ -79,6 +80,21 @@ class Draws(Enum):
 
 
 @dataclass(frozen=True)
+class Leavings:
+    """What forward leaves behind beside its result.
+
+    Attributes:
+        attached: the buffers that it leaves with a gradient.
+        writes: what it writes to other Python objects.
+        rewritten: the numbers of the input tensors that it writes to.
+    """
+
+    attached: Sequence[AttachedBuffer] = ()
+    writes: Sequence[Write] = ()
+    rewritten: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
 class Exported:
     """A module as a program.
 
@@ -86,8 +102,7 @@ class Exported:
         program: torch's.
         output_spec: the structure of its result.
         decisions: the conditions on values under which forward is the program.
-        attached: the buffers that forward leaves with a gradient.
-        writes: what forward writes to other Python objects.
+        left: what forward leaves in the module, in other objects and in its arguments.
         course: the random numbers, and answers about them, with which forward is the program.
         masks: those that forward draws by numpy, as the program's calls of `ontrain::mask` number them.
         held: conditions on sizes that the user's code asks, which hold for the program.
@@ -97,8 +112,7 @@ class Exported:
     program: torch.export.ExportedProgram
     output_spec: Spec
     decisions: Sequence[Decision]
-    attached: Sequence[AttachedBuffer] = ()
-    writes: Sequence[Write] = ()
+    left: Leavings = Leavings()
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
     held: Sequence[Any] = ()
@@ -140,7 +154,7 @@ def export(
 
     def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
-        left: list[tuple[list[AttachedBuffer], list[Write]]] = []
+        left: list[Leavings] = []
         held: list[Any] = []
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
@@ -157,7 +171,7 @@ def export(
             cached = asks_for_cache(module)
         spec = _with_unread_cache(flat, tensors, results, masks, batch) if cached else results[-1]
         decisions = () if answers is None else answers.decisions
-        return Exported(program, spec, decisions, *left[-1], masks=tuple(masks.drawn),
+        return Exported(program, spec, decisions, left[-1], masks=tuple(masks.drawn),
                         held=tuple(dict.fromkeys(held)), outside=outside)  # fmt: skip
 
     try:
@@ -254,6 +268,12 @@ def _unplaced(reason: str) -> CaptureError:
     )
 
 
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to."""
+    version: int = of("torch.Tensor._version", tensor)
+    return version
+
+
 def _not_compiled(*_: Any, **__: Any) -> NoReturn:
     raise CaptureError("forward calls torch.cond, torch.while_loop or torch.compile")
 
@@ -265,9 +285,9 @@ class Flat(nn.Module):
         returned: is given the structure of what the module returned.
         run: calls the module's forward.
         eager: whether a forward that asks whether it is compiled is told that it is not.
-        leaves: is told which buffers forward leaves with a gradient, and what it writes to other Python objects.
+        leaves: is told what forward leaves behind beside its result.
         begins: is called when forward begins.
-        writes: whether the tensors in what it writes are returned behind the others.
+        writes: whether the tensors in what it writes, and the inputs that it writes to, are returned behind the others.
     """
 
     def __init__(
@@ -278,7 +298,7 @@ class Flat(nn.Module):
         run: Run,
         *,
         eager: bool = False,
-        leaves: Callable[[tuple[list[AttachedBuffer], list[Write]]], None] | None = None,
+        leaves: Callable[[Leavings], None] | None = None,
         begins: Callable[[], None] = restart,
         writes: bool = False,
     ) -> None:
@@ -320,20 +340,22 @@ class Flat(nn.Module):
                 stack.enter_context(as_eager())
             tables = Tables(self._own(), self._containers.originals)
             stack.callback(tables.restore)
-            owners = Owners(self._own(), tensors)
+            owners, versions = Owners(self._own(), tensors), list(map(_version, tensors))
             with FrozenParameters(self._own()):
                 result = self._run(lambda: self._call(named))
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
             changes = tables.changes()
+            rewritten = [place for place, tensor in enumerate(tensors) if _version(tensor) != versions[place]]
             if self._leaves is not None:
-                self._leaves((list(attached_buffers(self._own())), [write for write, _ in changes]))
-            written = [tensor for _, tensors in changes for tensor in tensors] if self._writes else []
+                attached, writes = list(attached_buffers(self._own())), [write for write, _ in changes]
+                self._leaves(Leavings(attached, writes, rewritten))
+            written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]
         self._returned(spec)
         self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
-        return (*leaves, *written)
+        return (*leaves, *(written if self._writes else ()))
 
     def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
         """Refuse a forward that gives an object among its arguments other tensors: the caller would not see them."""

@@ -192,16 +192,18 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     guards = model.meta[GUARDS] = Guards.of(exported.program, names.inputs, exported.held)
     clock.lap("translate")
     outside = translated.varying or translated.masks
-    whole = not (exported.decisions or exported.course or exported.attached or exported.writes or outside)
+    left = exported.left
+    left_nothing = not (left.attached or left.writes or left.rewritten)
+    whole = left_nothing and not (exported.decisions or exported.course or outside)
     if cache is not None and whole:
         cache.store(lambda *traced: Content(model, guards, output_spec, translated.specialised, *traced))
         clock.lap("cache")
     return call.captured(
         model, output_spec, guards, translated.specialised, clock.seconds,
         constants=translated.constants, varying=translated.varying, inspected=inspected_outputs(model, marks),
-        decisions=translated.path, counts=known_counts(list(counts(exported.writes)), guards.symbols()),
-        returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=exported.attached,
-        writes=known_writes(exported.writes, guards.symbols()),
+        decisions=translated.path, counts=known_counts(list(counts(left.writes)), guards.symbols()),
+        returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
+        writes=known_writes(left.writes, guards.symbols()), rewritten=left.rewritten,
     )  # fmt: skip
 
 

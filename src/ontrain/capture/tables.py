@@ -20,7 +20,7 @@ from ontrain.capture.installed import is_installed
 from ontrain.capture.reachable import held_by
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
-__all__ = ["ALL", "MISSING", "MORE", "Sequence", "Table", "tables_of", "ways_to"]
+__all__ = ["ALL", "MISSING", "MORE", "Items", "Table", "tables_of", "ways_to"]
 
 
 class _Missing:
@@ -218,7 +218,7 @@ class Members(Table):
         return f"the member {name!r} of a set"
 
 
-class Sequence(Table):
+class Items(Table):
     """A list or a deque, whose items stand under their numbers."""
 
     @property
@@ -285,7 +285,7 @@ def _of(part: Any) -> Iterator[Table]:
     if issubclass(kind, dict):
         yield Table(part)
     elif issubclass(kind, list | deque):
-        yield Sequence(part)
+        yield Items(part)
     elif issubclass(kind, set):
         yield Members(part)
     elif kind is CellType:

@@ -19,7 +19,7 @@ from torch import nn
 
 from ontrain.capture.structure import Spec, flatten, plain_leaves, unflatten
 from ontrain.capture.sympy_sizes import size_of
-from ontrain.capture.tables import ALL, MISSING, MORE, Sequence as Items, Table, tables_of
+from ontrain.capture.tables import ALL, MISSING, MORE, Items, Table, tables_of
 from ontrain.errors import CaptureError
 from ontrain.sizes import Size
 

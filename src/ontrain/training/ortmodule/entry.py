@@ -23,7 +23,7 @@ from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
-from ontrain.training.ortmodule.repeating import Repetition
+from ontrain.training.ortmodule.repeating import Repetition, write_input
 
 __all__ = ["Entry", "Site", "as_real"]
 
@@ -50,6 +50,7 @@ class Entry:
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
         differentiated: the captured graph, and the graphs of its gradients.
+        new_inputs: the outputs that are new values of inputs, by the inputs' numbers.
         derived: set the attributes anew that torch's own hooks compute before each forward.
         carried: buffers through which gradients flow from call to call in eager PyTorch, by their names in the graph.
     """
@@ -65,7 +66,8 @@ class Entry:
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
         # A result that holds nothing else is computed, for what forward does beside, and then left alone.
         returned = own or captured.output_names
-        self._beside = [name for repetition in repeated for name in repetition.names]
+        self.new_inputs = captured.new_inputs
+        self._beside = [*(name for repetition in repeated for name in repetition.names), *self.new_inputs.values()]
         self.outputs, self._owners = [*returned, *self._beside], owners
         self._borrows = len(own) < len(owners)
         state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
@@ -98,11 +100,14 @@ class Entry:
         self._complex_outputs = frozenset(captured.complex_outputs)
         ranks = {v.name: len(v.shape or ()) for v in captured.model.graph.outputs}
         self._scalars = {name for name in self.outputs if ranks[name] == 0}
-        self._read = set(self._scalars)
+        # What is added to lists would keep each call alive until somebody looks.
+        added = [name for repetition in repeated if repetition.is_of_list for name in repetition.names]
+        self._read = {*self._scalars, *added, *self.new_inputs.values()}
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
         for repetition in repeated:
             paths |= dict.fromkeys(repetition.names, str(repetition.write))
+        paths |= {name: f"input {captured.input_names[number]!r}" for number, name in self.new_inputs.items()}
         self._paths = {name: paths[name] for name in self.outputs}
 
     def _carried(self) -> dict[str, torch.Tensor]:
@@ -131,12 +136,14 @@ class Entry:
                 torch.view_as_complex(output) if name in self._complex_outputs else output
                 for name, output in zip(self.outputs, outputs, strict=True)
             ]
-        if self.repeated:
+        if self.repeated or self.new_inputs:
             count = len(outputs) - len(self._beside)
             outputs, beside = outputs[:count], iter(outputs[count:])
             sizes = self._sizes(inputs)
             for repetition in self.repeated:
                 repetition.apply([next(beside) for _ in repetition.names], sizes)
+            for number, value in zip(self.new_inputs, beside, strict=True):
+                write_input(inputs[number], value)
         if self._borrows:
             outputs = self._whole(outputs, inputs)
         return self.captured.unflatten(outputs)

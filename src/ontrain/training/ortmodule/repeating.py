@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, Captured, Table, Write, tables_of, ways_to
+from ontrain.capture import ALL, MORE, Captured, Items, Table, Write, tables_of, ways_to
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
 from ontrain.training.ortmodule.courses import Course, courses
 from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.left import Left
 
-__all__ = ["Repetition", "refuse_writes", "repetitions"]
+__all__ = ["Repetition", "refuse_writes", "repetitions", "write_input"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Repetition:
     course: Course
     ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
 
+    @property
+    def is_of_list(self) -> bool:
+        """Whether the entry is an item of a list, or items that are added to it."""
+        return isinstance(self.write.table, Items)
+
     def apply(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> None:
         """Do what a call of forward does.
 
@@ -60,6 +65,23 @@ class Repetition:
         if course is Course.MORE:
             value = write.table.value(write.name) + value - write.before
         write.table.put(ALL if course is Course.ANEW else write.name, value)
+
+
+def write_input(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Write to an argument of the call what forward writes there in place.
+
+    Warns:
+        UserWarning: autograd follows the argument, which stays as it was.
+    """
+    if tensor.requires_grad:
+        warnings.warn(
+            "forward writes in place to an argument that requires gradients; a graph leaves it as it was: write to a "
+            "clone of it",
+            stacklevel=7,
+        )
+        return
+    with torch.no_grad():
+        (torch.view_as_real(tensor) if tensor.is_complex() else tensor).copy_(value)
 
 
 def repetitions(

@@ -40,6 +40,8 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
     """
     entry, session = site.entry, site.entry.session
     inputs = [*_inputs(site, tensors), *masks]
+    for number in entry.new_inputs:  # backward reads what it was
+        inputs[number] = inputs[number].clone()
     mode = entry.mode(inputs) if torch.is_grad_enabled() else None
     if mode is None or not mode.active:
         plan = session.plan(inputs)
