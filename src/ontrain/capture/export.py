@@ -36,6 +36,7 @@ from ontrain.capture.tracing import (
     AUTOCAST,
     as_eager,
     assigned_buffers,
+    same_parts,
     shared_memory,
     took_int_for_dtype,
     tracing,
@@ -332,6 +333,7 @@ class Flat(nn.Module):
             stack.enter_context(unchanged_attributes(self._own(), state=False))
             self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self._own()))
+            stack.enter_context(same_parts(self._own()))
             for matrix in self.matrices:
                 matrix.assemble()
             for device, dtype in self._autocast:

@@ -28,7 +28,7 @@ from ontrain.capture.phases import Clock, tell_phases
 from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensions
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten
 from ontrain.capture.translate import translate
-from ontrain.capture.ways_out import refuse_scripted
+from ontrain.capture.ways_out import refuse_lazy, refuse_scripted
 from ontrain.capture.writes import known_writes
 from ontrain.errors import CaptureError
 from ontrain.graph import Role, role_of
@@ -86,6 +86,7 @@ def capture(
         OptionError: `input_names` or `dynamic` do not fit the inputs.
     """
     refuse_scripted(module, prefix)
+    refuse_lazy(module, prefix)
     signature = inspect.signature(module.forward)
     kwargs = kwargs or {}
     parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs).items()]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ontrain.capture.installed import is_installed
@@ -20,6 +21,8 @@ __all__ = ["held_by", "reachable"]
 _SHUT = frozenset({"mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "sympy", "torch"})
 """Packages that are not looked into, beside Python's own and ours: they hold nothing of a user's."""
 _CLOSED = _SHUT | {"ontrain"}
+_LARGE = 4096
+_UNTRACKED = (dict, np.ndarray)
 _IMPORTS = dis.opmap["IMPORT_NAME"]
 _looked_at: dict[int, CodeType] = {}
 """Functions of installed packages whose variables were looked at."""
@@ -60,14 +63,19 @@ def held_by(roots: Iterable[Any]) -> list[Any]:
     """Return all objects behind `roots`, see `reachable`.
 
     What an installed package's functions name is left out, and what instances of torch's, numpy's and sympy's classes
-    refer to, unless they are modules of a network.
+    refer to, unless they are modules of a network. So are the items of large containers: a dataset's.
     """
     walk = _Walk()
     held = layer = walk.new(roots)
     while layer:
-        layer = walk.new(walk.behind(part for part in layer if not _is_closed(type(part))))
+        layer = walk.new(walk.behind(part for part in layer if not _is_closed(type(part)) and not _is_large(part)))
         held = held + layer
     return held
+
+
+def _is_large(part: Any) -> bool:
+    kind = next((kind for kind in (list, dict, set, tuple) if isinstance(part, kind)), None)
+    return kind is not None and kind.__len__(part) > _LARGE
 
 
 def _is_closed(kind: type) -> bool:
@@ -127,8 +135,8 @@ class _Walk:
                 others.append(part)
                 if kind is GeneratorType and part.gi_frame is not None:
                     yield from self._named(part.gi_code, part.gi_frame.f_globals)
-        # A dictionary of numbers and texts is not tracked, and may be written to all the same.
-        yield from (part for part in gc.get_referents(*others) if gc.is_tracked(part) or type(part) is dict)
+        # A dictionary of numbers and texts is not tracked, nor is an array, and may be written to all the same.
+        yield from (part for part in gc.get_referents(*others) if gc.is_tracked(part) or type(part) in _UNTRACKED)
 
     def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
         """What a function names, but of one of an installed package's, which is left for later."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ontrain.capture.installed import is_installed
@@ -34,6 +35,7 @@ ALL, MORE = "all items", "further items"
 """In the place of a name of a list: its whole contents, and what is appended to it."""
 _SHUT = frozenset({"torch", "numpy", "builtins", "collections", "functools", "logging", "threading", "weakref"})
 """Modules whose objects are their own affair."""
+_LARGEST_ARRAY = 1 << 16  # bytes
 _STATE = frozenset({*MODULE_STATE, *MODULE_HOOKS, "training"})
 
 
@@ -250,6 +252,24 @@ class Items(Table):
         return f"an item of a {kind}" if isinstance(name, int) else f"a {kind}"
 
 
+class Contents(Table):
+    """The numbers of an array, as bytes under one name."""
+
+    _NAME = "contents"
+
+    def entries(self) -> dict[Any, Any]:
+        return {self._NAME: self.owner.tobytes()}
+
+    def value(self, name: Any) -> Any:
+        return self.owner.tobytes()
+
+    def put(self, name: Any, value: Any) -> None:
+        np.copyto(self.owner, np.frombuffer(value, self.owner.dtype).reshape(self.owner.shape))
+
+    def described(self, name: Any) -> str:
+        return f"an array of {self.owner.size} numbers"
+
+
 def ways_to(table: Table, tables: Iterable[Table]) -> list[tuple[Table, Any, Any]]:
     """Return the entries, and their values, by which code comes to a table from a module, a class or a variable.
 
@@ -295,6 +315,9 @@ def _of(part: Any) -> Iterator[Table]:
             yield Variables(part.__globals__, _globals(part.__code__))
     elif issubclass(kind, type):
         yield ClassAttributes(part)
+    elif kind is np.ndarray:
+        if part.nbytes <= _LARGEST_ARRAY and not part.dtype.hasobject and part.flags.writeable:
+            yield Contents(part)
     elif not issubclass(kind, ModuleType | MappingProxyType) and _has_attributes(kind):
         yield Attributes(part)
 

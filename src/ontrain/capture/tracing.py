@@ -33,8 +33,8 @@ from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
 
 __all__ = [
-    "AUTOCAST", "as_eager", "assigned_buffers", "shared_memory", "telling_grad_mode", "took_int_for_dtype", "tracing",
-    "unchanged_attributes", "went_for_compilers",
+    "AUTOCAST", "as_eager", "assigned_buffers", "same_parts", "shared_memory", "telling_grad_mode",
+    "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -103,6 +103,26 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
                     continue
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)
+
+
+@contextmanager
+def same_parts(module: nn.Module) -> Iterator[None]:
+    """Refuse a forward that makes submodules or parameters.
+
+    Raises:
+        CaptureError: names what is new.
+    """
+    tables = {"submodule": "torch.nn.Module._modules", "parameter": "torch.nn.Module._parameters"}
+    before = [(part, kind, frozenset(of(tables[kind], part))) for part in module.modules() for kind in tables]
+    yield
+    for part, kind, names in before:
+        new = [name for name in of(tables[kind], part) if name not in names]
+        if new:
+            raise CaptureError(
+                f"forward makes the {kind} {new[0]!r} of {type(part).__name__}",
+                reason="a graph trains the parameters that are there when it is captured",
+                way_out="make it in __init__, or call the model once before it is wrapped",
+            )
 
 
 @contextmanager

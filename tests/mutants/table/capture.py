@@ -170,4 +170,7 @@ MUTANTS = [
     mutant("capture/detached.py", "self._insert_behind(view)", "pass", DETACHED, "copy_of"),
     mutant("capture/no_grad.py", "if all(map(self._is_made_here, written_to(node))):", "if True:", DETACHED, "buffer"),
     mutant("capture/sharing.py", 'or named.get("p") == 0', "", DETACHED, "dropout"),
+    # A trace would write to tensors outside of the module.
+    mutant("capture/outside.py", "if _writes(name):", "if False:", "training/ortmodule/test_repeating.py"),
+    mutant("capture/writes.py", "write.take_back(before)", "pass", "training/ortmodule/test_repeating.py"),
 ]

@@ -9,6 +9,7 @@ FUSED, HALF, SCALER = (
     "training/optim/test_fp16_optimizer.py",
     "training/amp/test_loss_scaler.py",
 )
+REPEATED = "training/ortmodule/test_repeating.py"
 OUTSIDE = "training/ortmodule/test_outside_tensors.py"
 SCHEDULES, LOADER, SAMPLER = (
     "training/test_optim_config.py",
@@ -157,5 +158,27 @@ MUTANTS = [
         "share = done / self._warmup",
         "share = (done + 1) / self._warmup",
         "training/api/test_api.py",
+    ),
+    # What the next call reads of what this one has left would be written, and not refused.
+    mutant(
+        "training/ortmodule/courses.py",
+        "if is_read and (write.outputs or not write.is_repeatable):",
+        "if is_read and not write.is_repeatable:",
+        REPEATED,
+    ),
+    # What the first call makes would be made by each.
+    mutant("training/ortmodule/courses.py", "if between is after:", "if False:", REPEATED),
+    mutant("training/ortmodule/courses.py", "if write.place in calls.read and course", "if course is None", REPEATED),
+    mutant(
+        "training/ortmodule/repeating.py",
+        "value = write.table.value(write.name) + value - write.before",
+        "value = value",
+        REPEATED,
+    ),
+    mutant(
+        "training/ortmodule/running.py",
+        "inputs[number] = inputs[number].clone()",
+        "pass",
+        "training/ortmodule/test_writes_to_inputs.py",
     ),
 ]

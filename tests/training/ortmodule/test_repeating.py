@@ -7,6 +7,7 @@ import copy
 import types
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -293,6 +294,15 @@ def test_an_entry_that_the_first_call_makes_and_the_next_ones_add_to_takes_a_sec
     assert wrapped._engine.captures == 2
 
 
+def test_a_list_of_thousands_grows_too():
+    model = InTraining()
+    model.items = [torch.zeros(()) for _ in range(5000)]
+    wrapped = ORTModule(model)
+    for step in range(2):
+        mean = wrapped(torch.randn(3, 4)).mean()
+        torch.testing.assert_close(model.items[5000 + step], mean)
+
+
 def test_a_container_that_is_replaced_between_calls_gets_what_follows():
     torch.manual_seed(0)
     eager = Nested()
@@ -433,3 +443,50 @@ def test_the_trainer_refuses_writes_to_a_tensor_that_is_no_buffer_and_leaves_it_
     with pytest.raises(CaptureError, match=r"writes to a tensor of shape \[3\] that is no buffer"):
         ORTTrainer(model, description, optim.SGDConfig(lr=0.1)).train_step(torch.randn(2, 4))
     assert model.mean.tolist() == [1.0, 1.0, 1.0]
+
+
+class CountsInArray(Base):
+    def __init__(self):
+        super().__init__()
+        self.array = np.zeros(2)
+
+    def forward(self, x):
+        self.array[0] += 1
+        return self.layer(x) * float(self.array[0])
+
+
+@pytest.mark.filterwarnings("ignore:forward changes .* captured anew")
+def test_an_array_that_forward_computes_with_holds_eagers_numbers():
+    torch.manual_seed(0)
+    eager = CountsInArray()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for _ in range(3):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(wrapped(x), eager(x))
+        assert model.array.tolist() == eager.array.tolist()
+
+
+class MakesLayer(Base):
+    def forward(self, x):
+        if not hasattr(self, "head"):
+            self.head = nn.Linear(3, 2)
+        return self.head(self.layer(x)).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (MakesLayer(), "forward makes the submodule 'head' of MakesLayer"),
+        (nn.LazyLinear(3), "'weight' has no shape yet"),
+    ],
+)
+def test_layers_that_the_first_call_makes_are_refused_with_the_way_out(model, problem):
+    with pytest.raises(CaptureError, match=problem) as caught:
+        ORTModule(model)(torch.randn(2, 4))
+    assert " once " in caught.value.way_out
+    description = {"inputs": [("x", [2, 4])], "outputs": [("loss", [], True)]}
+    with pytest.raises(CaptureError, match=problem):
+        ORTTrainer(model, description, optim.SGDConfig(lr=0.1)).train_step(torch.randn(2, 4))
+    model(torch.randn(2, 4))
+    ORTModule(model)(torch.randn(2, 4))

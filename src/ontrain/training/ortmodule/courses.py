@@ -107,7 +107,7 @@ def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_
     if is_read:
         return Course.VALUE
     if not (_is_number(before) and _is_number(between) and _is_number(after)):
-        return Course.EACH if between == after else Course.VALUE
+        return Course.EACH if between == after else Course.LOST if isinstance(between, bytes) else Course.VALUE
     if between == after:
         return Course.EACH
     return Course.MORE if after - between == between - before else Course.VALUE

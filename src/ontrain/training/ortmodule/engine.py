@@ -10,7 +10,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ChangedStateError, Course, Write, bind, flatten, refuse_scripted, tells_positions
+from ontrain.capture import (
+    ChangedStateError,
+    Course,
+    Write,
+    bind,
+    flatten,
+    refuse_lazy,
+    refuse_scripted,
+    tells_positions,
+)
 from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
@@ -259,6 +268,7 @@ class Engine:
         """
         device = common_device(self.module, tensors)
         check_hooks(self.module)
+        refuse_lazy(self.module)
         self.captures += 1
         if first:
             self._numbers.count(args, kwargs)
