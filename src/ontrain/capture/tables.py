@@ -33,7 +33,9 @@ MISSING = _Missing()
 """The value of a name that a table does not have."""
 ALL, MORE = "all items", "further items"
 """In the place of a name of a list: its whole contents, and what is appended to it."""
-_SHUT = frozenset({"torch", "numpy", "builtins", "collections", "functools", "logging", "threading", "weakref"})
+_SHUT = frozenset(
+    {"torch", "numpy", "builtins", "collections", "functools", "logging", "ontrain", "threading", "weakref"}
+)
 """Modules whose objects are their own affair."""
 _LARGEST_ARRAY = 1 << 16  # bytes
 _STATE = frozenset({*MODULE_STATE, *MODULE_HOOKS, "training"})

@@ -21,6 +21,7 @@ from ontrain.capture.structure import Spec, flatten, plain_leaves, unflatten
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.capture.tables import ALL, MISSING, MORE, Items, Table, tables_of
 from ontrain.errors import CaptureError
+from ontrain.internals import of
 from ontrain.sizes import Size
 
 __all__ = ["Tables", "Write", "known_writes"]
@@ -31,7 +32,7 @@ _FOLLOWED = 64
 """How many objects that forward has made are looked into for tensors."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Write:
     """One entry of a table, and what a call of forward makes of it.
 
@@ -56,6 +57,12 @@ class Write:
     def place(self) -> tuple[int, Any]:
         """What a watch knows the entry by."""
         return self.table.key, self.name
+
+    @property
+    def holds_tensors(self) -> bool:
+        """Whether the value consists of tensors, the graph's or the module's own."""
+        leaves = plain_leaves(self.spec) if self.spec is not None else []
+        return self.outputs > 0 or any(isinstance(leaf, _Registered) for leaf in leaves)
 
     @property
     def length(self) -> int:
@@ -115,6 +122,12 @@ class Tables:
 
     def __init__(self, module: nn.Module, originals: Mapping[int, Any] | None = None) -> None:
         self._originals = originals or {}
+        self._registered = {
+            id(tensor): _Registered(part, name)
+            for part in module.modules()
+            for table in ("torch.nn.Module._parameters", "torch.nn.Module._buffers")
+            for name, tensor in of(table, part).items()
+        }
         self._before = [(table, table.entries()) for table in tables_of(module)]
 
     def changes(self) -> list[tuple[Write, list[torch.Tensor]]]:
@@ -124,7 +137,7 @@ class Tables:
         """
         changes: dict[tuple[int, Any], tuple[Write, list[torch.Tensor]]] = {}
         for table, before in self._before:
-            for write, tensors in _changes(table, before, table.entries()):
+            for write, tensors in _changes(table, before, table.entries(), self._registered):
                 original = self._originals.get(id(table.owner))
                 own = table if original is None else type(table)(original)
                 changes.setdefault((own.key, write.name), (replace(write, table=own), tensors))
@@ -133,23 +146,25 @@ class Tables:
     def restore(self) -> None:
         """Take back what `changes` returns."""
         for table, before in self._before:
-            for write, _ in _changes(table, before, table.entries()):
+            for write, _ in _changes(table, before, table.entries(), self._registered):
                 write.take_back(before)
 
 
-def _changes(table: Table, before: dict[Any, Any], now: dict[Any, Any]) -> Iterator[tuple[Write, list[torch.Tensor]]]:
+def _changes(
+    table: Table, before: dict[Any, Any], now: dict[Any, Any], registered: Mapping[int, _Registered]
+) -> Iterator[tuple[Write, list[torch.Tensor]]]:
     if isinstance(table, Items):
         changed = _items_changed(table, list(before.values()), list(now.values()))
     else:
         names = [name for name in (*before, *(n for n in now if n not in before)) if not _is_pythons(name)]
         changed = ((name, before.get(name, MISSING), now.get(name, MISSING)) for name in names)
     for name, was, value in changed:
-        if was is value or (type(was) is type(value) and isinstance(value, _PLAIN) and was == value):
+        if _is_same(was, value):
             continue
         if value is MISSING:
             yield Write(table, name, was, None), []
         else:
-            yield from _written(table, name, was, value)
+            yield from _written(table, name, was, value, registered)
 
 
 def _items_changed(table: Items, before: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
@@ -181,9 +196,53 @@ def _is_pythons(name: Any) -> bool:
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
-def _written(table: Table, name: Any, before: Any, value: Any) -> Iterator[tuple[Write, list[torch.Tensor]]]:
-    tensors, spec = flatten(value)
-    repeatable = _is_fixed(name) and all(isinstance(leaf, (*_PLAIN, *_SIZES)) for leaf in plain_leaves(spec))
+def _is_same(was: Any, value: Any) -> bool:
+    """Whether a value is the one before: the same object, an equal number, or a container of the same items."""
+    if was is value:
+        return True
+    if type(was) is not type(value):
+        return False
+    if type(value) in (list, tuple) and len(was) == len(value):
+        return all(map(_is_same, was, value))
+    return isinstance(value, _PLAIN) and bool(was == value)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A parameter or buffer of the module's."""
+
+    part: nn.Module
+    name: str
+
+    def tensor(self) -> Any:
+        return getattr(self.part, self.name)
+
+
+def _with_registered(
+    tensors: Sequence[torch.Tensor], spec: Spec, registered: Mapping[int, _Registered]
+) -> tuple[list[torch.Tensor], Spec]:
+    """The tensors of a value that are none of the module's own, and its structure with these in their places."""
+    own = [registered.get(id(tensor)) for tensor in tensors]
+    if not any(own):
+        return list(tensors), spec
+    owners = iter(own)
+
+    def placed(part: Spec) -> Spec:
+        if part.kind != "tensor":
+            return replace(part, children=tuple(map(placed, part.children)))
+        owner = next(owners)
+        return part if owner is None else Spec("plain", value=owner)
+
+    return [tensor for tensor, owner in zip(tensors, own, strict=True) if owner is None], placed(spec)
+
+
+def _written(
+    table: Table, name: Any, before: Any, value: Any, registered: Mapping[int, _Registered]
+) -> Iterator[tuple[Write, list[torch.Tensor]]]:
+    tensors, spec = _with_registered(*flatten(value), registered)
+    repeatable = _is_fixed(name) and all(
+        isinstance(leaf, (*_PLAIN, *_SIZES, _Registered)) for leaf in plain_leaves(spec)
+    )
     if repeatable and all(t.layout is torch.strided and not t.is_complex() for t in tensors):
         yield Write(table, name, before, spec, len(tensors)), tensors
     elif tensors or _holds_tensors(value):
@@ -236,9 +295,11 @@ def _sized(spec: Spec) -> Spec:
 
 def _bound(spec: Spec, sizes: Mapping[str, int]) -> Spec:
     """The structure with numbers in the places of its sizes."""
+    if isinstance(spec.value, _Registered):
+        return replace(spec, value=spec.value.tensor())
     if isinstance(spec.value, Size):
         kind: Any = spec.type
         return replace(spec, value=kind(spec.value.value(sizes)))
-    if not spec.children or not any(isinstance(leaf, Size) for leaf in plain_leaves(spec)):
+    if not spec.children or not any(isinstance(leaf, (Size, _Registered)) for leaf in plain_leaves(spec)):
         return spec
     return replace(spec, children=tuple(_bound(child, sizes) for child in spec.children))

@@ -445,6 +445,31 @@ def test_the_trainer_refuses_writes_to_a_tensor_that_is_no_buffer_and_leaves_it_
     assert model.mean.tolist() == [1.0, 1.0, 1.0]
 
 
+class OwnTensors(Base):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(3))
+        self.recurrent = nn.LSTM(3, 3)
+
+    def forward(self, x):
+        self.items = [self.layer.weight, self.scale]
+        self.entries["bias"] = (self.layer.bias, self.layer(x))
+        return self.recurrent(self.layer(x) * self.scale)[0]
+
+
+def test_parameters_and_buffers_that_forward_writes_somewhere_stay_the_modules_own():
+    model = OwnTensors()
+    wrapped = ORTModule(model)
+    for rows in (2, 3):
+        wrapped(torch.randn(rows, 4)).sum().backward()
+        assert model.items[0] is model.layer.weight
+        assert model.items[1] is model.scale
+        assert model.entries["bias"][0] is model.layer.bias
+        assert model.entries["bias"][1].shape == (rows, 3)
+        assert model.recurrent._flat_weights[0] is model.recurrent.weight_ih_l0
+    assert wrapped._engine.captures == 1
+
+
 class CountsInArray(Base):
     def __init__(self):
         super().__init__()

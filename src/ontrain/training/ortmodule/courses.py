@@ -102,7 +102,7 @@ def _course_of_list(write: Write, before: list[Any], between: list[Any], after: 
 def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:
     if between is after:
         return Course.ONCE
-    if write.outputs:
+    if write.holds_tensors:
         return Course.EACH
     if is_read:
         return Course.VALUE

@@ -149,7 +149,7 @@ def _by_graph(captured: Captured, names: Sequence[str]) -> Course:
 
 def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) -> Course:
     """The course of an attribute by who reads it: two calls with the same arguments do not tell all."""
-    if write.outputs or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
+    if write.holds_tensors or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
         return course
     loads = loads_of(write.name, functions)
     if course is Course.ONCE:
