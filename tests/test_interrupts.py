@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import signal
 import threading
@@ -87,8 +88,8 @@ def test_other_threads_set_no_handler():
 class Interrupted(nn.Module):
     """Sends an interrupt in its first forward, and notes how often forward came to its end."""
 
-    ends = 0
-    sent = False
+    ends = io.StringIO()
+    sent = io.StringIO()
 
     def __init__(self):
         super().__init__()
@@ -96,20 +97,20 @@ class Interrupted(nn.Module):
 
     def forward(self, x):
         y = self.linear(x)
-        if not Interrupted.sent:
-            Interrupted.sent = True
+        if not Interrupted.sent.getvalue():
+            Interrupted.sent.write("sent")
             signal.raise_signal(signal.SIGINT)
-        Interrupted.ends += 1
+        Interrupted.ends.write("end")
         return y
 
 
 def test_a_trace_is_not_torn_apart():
-    Interrupted.ends, Interrupted.sent = 0, False
+    Interrupted.ends, Interrupted.sent = io.StringIO(), io.StringIO()
     eager = Interrupted()
     model, x = ORTModule(eager), torch.randn(2, 4)
     generator = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
         model(x)
-    assert Interrupted.ends, "the interrupt went through the trace"
+    assert Interrupted.ends.getvalue(), "the interrupt went through the trace"
     torch.testing.assert_close(torch.get_rng_state(), generator)
     torch.testing.assert_close(model(x), eager(x))

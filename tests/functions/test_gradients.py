@@ -563,10 +563,10 @@ def test_numbers_stand_for_nan_alone() -> None:
 def test_every_composite_of_the_gradient_rules_is_tested_here() -> None:
     # Optimizers are tested beside them, branches and loops in tests/control, linear models, recurrent layers, linear
     # algebra, eigenvalues, linear layers and functions of mathematical physics by the samples of tests/autodiff,
-    # assignments, which have no gradient, in test_assignment.py.
+    # complex matrices there and in test_complex_linalg.py, assignments, which have no gradient, in test_assignment.py.
     elsewhere = (
         "optimizer", ".control", ".classical", ".linalg", ".linear", ".factorization", ".lstm", ".special", ".bessel",
-        ".draws", ".assignment", ".eigenvalues",
+        ".draws", ".assignment", ".eigenvalues", ".complex_linalg",
     )  # fmt: skip
     ours = {n for n, c in composites.items() if not c.body.__module__.endswith(elsewhere)}
     with open(__file__, encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import gc
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -295,7 +295,7 @@ def tables_of(module: nn.Module) -> list[Table]:
     """
     parts = held_by([module, *global_hooks()[0]])
     tables = [table for part in parts for table in _of(part)]
-    attributes = {table.key for table in tables if isinstance(table, Attributes)}
+    attributes = {id(vars(part)) for part in parts if _has_dictionary(type(part))}
     # Behind a class comes its own dictionary.
     attributes.update(id(held) for part in parts if isinstance(part, type) for held in gc.get_referents(vars(part)))
     state = {id(vars(part).get(name)) for part in parts if isinstance(part, nn.Module) for name in _STATE}
@@ -320,13 +320,17 @@ def _of(part: Any) -> Iterator[Table]:
     elif kind is np.ndarray:
         if part.nbytes <= _LARGEST_ARRAY and not part.dtype.hasobject and part.flags.writeable:
             yield Contents(part)
-    elif not issubclass(kind, ModuleType | MappingProxyType) and _has_attributes(kind):
+    elif _has_attributes(kind):
         yield Attributes(part)
 
 
 def _has_attributes(kind: type) -> bool:
     own = issubclass(kind, nn.Module) or str(kind.__module__).partition(".")[0] not in _SHUT
-    return own and _dictionary_offset(kind) != 0
+    return own and _has_dictionary(kind)
+
+
+def _has_dictionary(kind: type) -> bool:
+    return _dictionary_offset(kind) != 0 and not issubclass(kind, ModuleType | type)
 
 
 _dictionary_offset = operator.attrgetter("__dictoffset__")

@@ -171,6 +171,8 @@ class Pad(OpRun):
         places = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
         widths, bounds = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
         for axis, before, after in zip(places, *np.split(pads, 2), strict=True):
+            if x.shape[axis] + before + after < 0:
+                raise ValueError(f"Pad cuts {-before - after} off axis {axis} of size {x.shape[axis]}")
             widths[axis] = max(int(before), 0), max(int(after), 0)
             bounds[axis] = slice(max(-int(before), 0), x.shape[axis] + widths[axis][0] + int(after))
         pad: Any = np.pad  # whose stubs take no mode that is a variable

@@ -252,17 +252,17 @@ def test_a_language_model_with_its_loss_is_eagers():
 class Unknown(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
-        return torch.linalg.det(torch.complex(y, y)).abs() + y.tanh()
+        return torch.linalg.pinv(torch.complex(y, y)).abs() + y.tanh()
 
 
 def test_a_piece_that_is_refused_is_run_by_pytorch_and_said_so():
     ours, eager = twins(lambda: Unknown(4, 4))
     compiled = torch.compile(ours, backend=ontrain)
     x = torch.randn(4, 4, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_det"):
+    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_pinv"):
         assert_a_step_is_eagers(compiled, ours, eager, x)
     torch._dynamo.reset()
-    with pytest.raises(CaptureError, match="linalg_det"):
+    with pytest.raises(CaptureError, match="linalg_pinv"):
         torch.compile(ours, backend=ontrain, **KEPT)(x)
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import nn
 
 from ontrain.capture import ALL, MORE, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
+from ontrain.internals import MODULE_HOOKS, of
+from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
 
 __all__ = ["Calls", "alike", "copied", "run", "two_calls"]
@@ -134,7 +136,17 @@ def copied(
     # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
     copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held if tensor.grad_fn is not None}
     double, call = copy.deepcopy((module, plain), copies)
+    _leave_unseen(double)
     return double, call, copies
+
+
+def _leave_unseen(module: nn.Module) -> None:
+    """Take the hooks away that tell somebody of each step."""
+    for part in module.modules():
+        for table in MODULE_HOOKS:
+            hooks = of(f"torch.nn.Module.{table}", part)
+            for number in [number for number, hook in hooks.items() if inspects(hook)]:
+                del hooks[number]
 
 
 def run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
