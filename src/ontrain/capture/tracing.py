@@ -113,7 +113,12 @@ def same_parts(module: nn.Module) -> Iterator[None]:
         CaptureError: names what is new.
     """
     tables = {"submodule": "torch.nn.Module._modules", "parameter": "torch.nn.Module._parameters"}
-    before = [(part, kind, frozenset(of(tables[kind], part))) for part in module.modules() for kind in tables]
+    # A functional call may register for a while what was a plain attribute.
+    before = [
+        (part, kind, {*of(tables[kind], part), *(n for n, v in vars(part).items() if isinstance(v, torch.Tensor))})
+        for part in module.modules()
+        for kind in tables
+    ]
     yield
     for part, kind, names in before:
         new = [name for name in of(tables[kind], part) if name not in names]

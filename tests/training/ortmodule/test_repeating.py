@@ -499,9 +499,17 @@ class MakesLayer(Base):
         return self.head(self.layer(x)).square().mean()
 
 
+class MakesParameter(Base):
+    def forward(self, x):
+        if self.reference is None:
+            self.reference = nn.Parameter(torch.ones(3))
+        return (self.layer(x) * self.reference).square().mean()
+
+
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
+        (MakesParameter(), "forward makes the parameter 'reference' of MakesParameter"),
         (MakesLayer(), "forward makes the submodule 'head' of MakesLayer"),
         (nn.LazyLinear(3), "'weight' has no shape yet"),
     ],
