@@ -18,7 +18,7 @@ from ontrain.capture.cache import CaptureCache, open_cache
 from ontrain.capture.cache.codec import Content
 from ontrain.capture.captured import Captured
 from ontrain.capture.chances import Course
-from ontrain.capture.counts import counts, known_counts
+from ontrain.capture.counts import counts
 from ontrain.capture.decisions import WAY_OUT, RandomBranchError, ValueBranchError
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
@@ -194,6 +194,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     clock.lap("translate")
     outside = translated.varying or translated.masks
     left = exported.left
+    writes = known_writes(left.writes, guards.symbols())
     left_nothing = not (left.attached or left.writes or left.rewritten)
     whole = left_nothing and not (exported.decisions or exported.course or outside)
     if cache is not None and whole:
@@ -202,9 +203,9 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     return call.captured(
         model, output_spec, guards, translated.specialised, clock.seconds,
         constants=translated.constants, varying=translated.varying, inspected=inspected_outputs(model, marks),
-        decisions=translated.path, counts=known_counts(list(counts(left.writes)), guards.symbols()),
+        decisions=translated.path, counts=list(counts(writes)),
         returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
-        writes=known_writes(left.writes, guards.symbols()), rewritten=left.rewritten,
+        writes=writes, rewritten=left.rewritten,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ def forward(self, x):
 from __future__ import annotations
 
 import gc
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -182,14 +183,10 @@ def _items_changed(table: Items, before: list[Any], now: list[Any]) -> Iterator[
     for count in range(1, len(now) + 1):
         rest = now[:-count]
         lost = len(before) - len(rest)
-        if lost >= 0 and (not lost or table.is_full) and all(map(_is, before[lost:], rest)):
+        if lost >= 0 and (not lost or table.is_full) and all(map(operator.is_, before[lost:], rest)):
             yield MORE, MISSING, now[-count:]
             return
     yield ALL, MISSING, now
-
-
-def _is(a: Any, b: Any) -> bool:
-    return a is b
 
 
 def _is_pythons(name: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ontrain.internals import of
-from ontrain.training.ortmodule.trials import copied, run
+from ontrain.training.ortmodule.trials import copied, detached, run
 
 __all__ = ["leaves_attributes", "settled"]
 
@@ -40,7 +40,7 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     if not formed or any(_is_of_optimizer(start[place], value) for place, value in formed.items()):
         return None
     # What autograd holds of a buffer goes into no later call, or that would return something else.
-    formed = {place: _plain(value) if place[1] == "buffer" else value for place, value in formed.items()}
+    formed = {place: detached(value) if place[1] == "buffer" else value for place, value in formed.items()}
     again, call, _ = copied(module, args, kwargs)
     _put(again, formed)
     begun = _state(again)
@@ -128,10 +128,6 @@ def _is_formed(start: Any, after: Any, last: Any) -> bool:
 
 def _is_written(before: Any, after: Any) -> bool:
     return isinstance(before, nn.Parameter) and not _same(before, after)
-
-
-def _plain(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _form(value: Any) -> tuple[Any, ...] | None:

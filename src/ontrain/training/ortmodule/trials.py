@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from ontrain.internals import MODULE_HOOKS, of
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
 
-__all__ = ["Calls", "alike", "copied", "run", "two_calls"]
+__all__ = ["Calls", "alike", "copied", "detached", "run", "two_calls"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def two_calls(
         between = entries()
         for write in writes:
             if write in restored:
-                _on(tables, write).take_back(before[write.table.key])
+                replace(write, table=tables[write.table.key]).take_back(before[write.table.key])
             else:
                 _mark(tables[write.table.key], write, between[write.table.key], read, disturbed=disturbed)
         read.clear()
@@ -84,21 +84,17 @@ def two_calls(
         outside.restore()
 
 
-def _on(tables: Mapping[int, Table], write: Write) -> Write:
-    return Write(tables[write.table.key], write.name, write.before, write.spec)
-
-
 def _lists(
     module: nn.Module, tables: dict[int, Table], writes: Sequence[Write], read: set[tuple[int, Any]]
 ) -> list[tuple[Table, Any, Any]]:
     """Put lists that note who reads them in the places of those that forward adds to; return what was there."""
-    held = [(table, name, value) for table in tables_of(module) for name, value in table.entries().items()]
+    growing = [write for write in writes if write.name is MORE and type(tables[write.table.key].owner) is list]
+    everywhere = tables_of(module) if growing else []
+    held = [(table, name, value) for table in everywhere for name, value in table.entries().items()]
     before = []
-    for write in writes:
+    for write in growing:
         key = write.table.key
         owner = tables[key].owner
-        if write.name is not MORE or type(owner) is not list:
-            continue
         noting = NotingList(owner, functools.partial(read.add, write.place))
         for holder, name, value in held:
             if value is owner:
@@ -131,7 +127,7 @@ def copied(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[nn.Module, tuple[Any, Any], dict[int, Any]]:
     """Return copies of a module and of a call's arguments, and all copies by the place of the original."""
-    plain = [_detached(value) for value in args], {name: _detached(value) for name, value in kwargs.items()}
+    plain = [detached(value) for value in args], {name: detached(value) for name, value in kwargs.items()}
     held = (part for part in held_by([module]) if isinstance(part, torch.Tensor))
     # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
     copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held if tensor.grad_fn is not None}
@@ -171,5 +167,6 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a.detach(), b.detach(), rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
-def _detached(value: Any) -> Any:
+def detached(value: Any) -> Any:
+    """Return a tensor as autograd does not follow it; any other value as it is."""
     return value.detach() if isinstance(value, torch.Tensor) else value
