@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _ROWS: Mapping[str, Row] = {row.name: row for row in TABLE}
+_ATTRIBUTES: Mapping[str, str] = {row.name: row.attribute for row in TABLE}
 _objects: dict[str, Any] = {}
 _replacing = Lock()
 
@@ -65,7 +66,7 @@ def of(name: str, instance: Any) -> Any:
         OntrainError: such objects have it no longer.
     """
     try:
-        return getattr(instance, _ROWS[name].attribute)
+        return getattr(instance, _ATTRIBUTES[name])
     except AttributeError as error:
         raise _refusal(Finding(_ROWS[name], "gone", str(error))) from None
 

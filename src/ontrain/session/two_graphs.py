@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 import torch
@@ -48,36 +48,43 @@ class _TwoGraphs:
     """The halves as two executables; what crosses the cut is output of one and input of the other."""
 
     def __init__(self, model: ir.Model, provider: ExecutionProvider, fed: _Fed) -> None:
-        self._fed = fed
-        graph = model.graph
-        forward, backward = halves(graph)
+        self._fed, (forward, backward) = fed, halves(model.graph)
         computed = {v for node in forward for v in node.outputs}
         later = list(dict.fromkeys([v for node in backward for v in reads(node)]))
-        outputs = [v for v in graph.outputs if gradient_of(v) is None]
-        gradients = [v for v in graph.outputs if gradient_of(v) is not None]
         crossing = [v for v in later if v in computed]
-        first = extract(model, [v for v in graph.inputs if role_of(v) is not Role.ADJOINT], [*outputs, *crossing])
-        self._resident = [v.name or "" for v in graph.inputs if role_of(v).resident]
-        self._users = [v.name or "" for v in graph.inputs if role_of(v) is Role.INPUT]
-        self._updates = {str(n.name): t for n in first.graph.outputs if (t := updates_of(n)) is not None}
-        names = [str(v.name) for v in first.graph.outputs]
-        self._outputs = {str(v.name): n for v, n in zip(outputs, names, strict=False) if updates_of(v) is None}
-        self._stash = {str(v.name): n for v, n in zip(crossing, names[len(outputs) :], strict=True)}
+        inputs = model.graph.inputs
+        self._resident = [v.name or "" for v in inputs if role_of(v).resident]
+        self._users = [v.name or "" for v in inputs if role_of(v) is Role.INPUT]
+        self.reads = [v.name or "" for v in later if v in inputs and role_of(v).resident]
+        first, second = self._first(model, crossing), self._second(model, later, crossing)
         self.stochastic = draws_random(first.graph) is not None
-        self.reads = [v.name or "" for v in later if v in graph.inputs and role_of(v).resident]
         state = provider.create_state([])
         self._forward = provider.compile(_without_state(first), state)
-        self.planned_bytes = self._forward.planned_bytes
-        self._gradients: dict[str, str] = {}
-        if gradients:
-            inputs = [v for v in graph.inputs if role_of(v) is Role.ADJOINT or v in later]
-            second = extract(model, [*inputs, *crossing], gradients)
-            self._inputs = [v.name or "" for v in inputs]
-            self._gradients = {
-                gradient_of(v) or "": str(n.name) for v, n in zip(gradients, second.graph.outputs, strict=True)
-            }
-            self._backward = provider.compile(_without_state(second), state)
-            self.planned_bytes += self._backward.planned_bytes
+        self._backward = provider.compile(_without_state(second), state) if second is not None else None
+        self.planned_bytes = sum(half.planned_bytes for half in (self._forward, self._backward) if half is not None)
+
+    def _first(self, model: ir.Model, crossing: Sequence[ir.Value]) -> ir.Model:
+        """The forward half, and under which names it returns outputs, new values of buffers, and what crosses."""
+        outputs = [v for v in model.graph.outputs if gradient_of(v) is None]
+        inputs = [v for v in model.graph.inputs if role_of(v) is not Role.ADJOINT]
+        first = extract(model, inputs, [*outputs, *crossing])
+        names = [str(v.name) for v in first.graph.outputs]
+        self._updates = {str(n.name): t for n in first.graph.outputs if (t := updates_of(n)) is not None}
+        self._outputs = {str(v.name): n for v, n in zip(outputs, names, strict=False) if updates_of(v) is None}
+        self._stash = {str(v.name): n for v, n in zip(crossing, names[len(outputs) :], strict=True)}
+        return first
+
+    def _second(self, model: ir.Model, later: Sequence[ir.Value], crossing: Sequence[ir.Value]) -> ir.Model | None:
+        """The backward half, what it is fed, and under which names it returns gradients; None if there are none."""
+        gradients = [v for v in model.graph.outputs if gradient_of(v) is not None]
+        inputs = [v for v in model.graph.inputs if role_of(v) is Role.ADJOINT or v in later]
+        self._inputs, self._gradients = [v.name or "" for v in inputs], dict[str, str]()
+        if not gradients:
+            return None
+        second = extract(model, [*inputs, *crossing], gradients)
+        results = zip(gradients, second.graph.outputs, strict=True)
+        self._gradients = {gradient_of(v) or "": str(result.name) for v, result in results}
+        return second
 
     def forward(self, feeds: Mapping[str, torch.Tensor], seed: int = 0) -> tuple[dict[str, torch.Tensor], _Tape]:
         """Run the first graph, and write updated buffers back."""
@@ -95,6 +102,7 @@ class _TwoGraphs:
 
     def backward(self, tape: _Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the second graph on what the first one left."""
+        assert self._backward is not None
         values = {**tape.values, **{name: a.detach() for name, a in adjoints.items()}}
         results = self._backward.run({name: values[name] for name in (*self._inputs, *self._stash)})
         tape.open, tape.values = False, {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -58,49 +59,67 @@ def find_section(graph: ir.Graph, reader: Reader) -> Section:
     A node may if rows do not mix in it, its operands hold rows along leading axes, and every reader of its results
     is content with the same rows.
     """
-    section = Section()
-    nodes = live_nodes(graph)
-    learned = _learned(graph)
-    asked: dict[ir.Value, set[ir.Node]] = {}
-    section.states.update((value, WHOLE) for value in graph.outputs)
-    wants: dict[ir.Node, Sequence[Demand]] = {}
-
-    def demand(value: ir.Value, wanted: Demand, by: Iterable[ir.Node]) -> None:
-        before = section.states.get(value)
-        wanted = WHOLE if wanted is None else wanted
-        tags = asked.setdefault(value, set())
-        tags.update(by)
-        if before is None:
-            section.states[value] = wanted
-        elif before is WHOLE or wanted is WHOLE or before != wanted:
-            section.states[value] = WHOLE
-            section.spoiled |= tags
-
+    nodes, demands = live_nodes(graph), _Demands(graph, reader)
     for node in reversed(nodes):
-        demanded = [(v, section.states[v]) for v in node.outputs if v in section.states]
-        layout = _common([state for _, state in demanded])
-        tags = set().union(*(asked.get(v, set()) for v, _ in demanded))
+        demands.visit(node)
+    section = demands.section
+    for node in nodes:
+        layouts = demands.layouts.get(node)
+        if layouts is not None and _may_pack(node, layouts, section.states):
+            section.packed[node] = [layout if isinstance(layout, Layout) else None for layout in layouts]
+    return section
+
+
+class _Demands:
+    """What the readers of each value ask of it, collected from the outputs of a graph up.
+
+    Attributes:
+        section: with its states, and the readers that were spoiled.
+        layouts: for each node whose operands may hold fewer rows, what it demands of them.
+    """
+
+    def __init__(self, graph: ir.Graph, reader: Reader) -> None:
+        self.section = Section(states=dict.fromkeys(graph.outputs, WHOLE))
+        self.layouts: dict[ir.Node, Sequence[Demand]] = {}
+        self._reader, self._learned = reader, _learned(graph)
+        # The readers with an opinion that a value has some of its rows read for.
+        self._askers: dict[ir.Value, set[ir.Node]] = defaultdict(set)
+
+    def visit(self, node: ir.Node) -> None:
+        """Take up what a node demands, once all readers of its results have been visited."""
+        demanded = [v for v in node.outputs if v in self.section.states]
+        layout = _common([self.section.states[v] for v in demanded])
+        askers = set[ir.Node]().union(*(self._askers[v] for v in demanded))
         if layout is None:
-            section.spoiled |= tags
-        layouts = reader(node, layout)
-        special = layouts is not None
-        if layouts is None and layout is not None:
+            self.section.spoiled |= askers
+        layouts = self._reader(node, layout)
+        if layouts is not None:
+            askers.add(node)
+        elif layout is not None:
             layouts = sources(node, layout)
         if layouts is None:
             for value in reads(node):
-                demand(value, WHOLE, ())
-            continue
-        wants[node] = layouts
-        for read, wanted in zip(node.inputs, layouts, strict=True):
-            if read is None:
-                continue
-            if isinstance(wanted, Layout) and (read not in learned or not wanted.injective(static_dims(read))):
-                wanted = WHOLE  # ids, masks, and what has fewer places than there are rows: rows are taken here
-            demand(read, wanted, (tags | {node} if special else tags) if isinstance(wanted, Layout) else ())
-    for node in nodes:
-        if node in wants and _may_pack(node, wants[node], section.states):
-            section.packed[node] = [layout if isinstance(layout, Layout) else None for layout in wants[node]]
-    return section
+                self._demand(value, WHOLE)
+            return
+        self.layouts[node] = layouts
+        for operand, wanted in zip(node.inputs, layouts, strict=True):
+            if operand is not None:
+                self._demand(operand, self._worthwhile(operand, wanted), askers)
+
+    def _worthwhile(self, value: ir.Value, wanted: Demand) -> Layout | _Whole:
+        """All of ids, of masks, and of what has fewer places than there are rows: rows of them are taken here."""
+        if isinstance(wanted, Layout) and value in self._learned and wanted.injective(static_dims(value)):
+            return wanted
+        return WHOLE
+
+    def _demand(self, value: ir.Value, wanted: Layout | _Whole, askers: Iterable[ir.Node] = ()) -> None:
+        if isinstance(wanted, Layout):
+            self._askers[value].update(askers)
+        before = self.section.states.setdefault(value, wanted)
+        if before is not wanted and (before is WHOLE or wanted is WHOLE or before != wanted):
+            self.section.states[value] = WHOLE
+        if self.section.states[value] is WHOLE:
+            self.section.spoiled |= self._askers[value]
 
 
 def _learned(graph: ir.Graph) -> set[ir.Value]:

@@ -40,7 +40,9 @@ class Storage:
         offset: where the plan put it in the arena, or where it begins in the outside memory, in bytes.
         merged: the storage whose memory it took over, if it was computed in place.
         frame: the storage that it lies inside of, for what a branch or the body of a loop computes.
-        layout: sizes, strides and dtype of a kernel's own result that is held in a variable, and so is in no arena.
+        layout: sizes, strides and dtype of what a variable holds, and so is in no arena: a kernel's own result, or what
+            the caller lends.
+        lent: whether it is the caller's, so that nothing may write to it.
     """
 
     nbytes: int
@@ -51,6 +53,7 @@ class Storage:
     merged: Storage | None = None
     frame: Storage | None = None
     layout: Layout | None = None
+    lent: bool = False
 
     @property
     def held(self) -> bool:

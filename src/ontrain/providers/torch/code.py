@@ -42,8 +42,16 @@ def _compiled(text: str) -> CodeType:
     return compile(text, _FILE, "exec")
 
 
-def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> list[Code]:
-    """Return the code of the consecutive parts of one program; each takes the results that the one before it held."""
+def codes(
+    parts: Sequence[Sequence[Instruction]], lent: Sequence[Sequence[Storage]] = (), *, timed: bool = False
+) -> list[Code]:
+    """Return the code of the consecutive parts of one program; each takes the results that the one before it held.
+
+    Args:
+        parts: their instructions.
+        lent: what the caller lends to each part, which takes it after those results; by default nothing.
+        timed: see `Code`.
+    """
     touched = [_held(storage for instruction in part for storage in _storages(instruction)) for part in parts]
     viewed = {
         id(root) for part in parts for instruction in part for buf in (*instruction.reads, *instruction.writes)
@@ -53,7 +61,7 @@ def codes(parts: Sequence[Sequence[Instruction]], *, timed: bool = False) -> lis
     written, handed_on = [], list[Storage]()
     for at, part in enumerate(parts):
         later = {id(storage) for stores in touched[at + 1 :] for storage in stores}
-        taken = handed_on
+        taken = [*handed_on, *(lent[at] if at < len(lent) else ())]
         handed_on = [storage for storage in _held([*taken, *touched[at]]) if id(storage) in later]
         written.append(Code(part, viewed, taken, handed_on, timed=timed))
     return written

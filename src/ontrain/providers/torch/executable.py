@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from ontrain.internals import tensor_of, without_gradients
+from ontrain.internals import without_gradients
 from ontrain.providers.base import Array, NodeTime, OperatorTime
 from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.blocks import Block, Blocks
 from ontrain.providers.torch.calls import node_times
-from ontrain.providers.torch.code import codes
+from ontrain.providers.torch.code import Held, codes
 from ontrain.providers.torch.instructions import Instruction
+from ontrain.providers.torch.intake import Intake, lent_storages
 from ontrain.providers.torch.lowering.optimizer import is_update
 from ontrain.providers.torch.products import Product, products_of
 from ontrain.providers.torch.program import Program
@@ -36,26 +37,20 @@ class _Bound:
         drawn = [*self.generators.values()]
         self.parts = list[PlanPart]()
         for code in plan.codes:
-            before = self.parts[-1] if code.taken else None
+            before = self.parts[-1] if self.parts and code.taken else None
             run = code.bind(binder.resolve)
             part = plan.recording.part(run, code.program, before=before, generators=drawn, pool=block.pool)
             self.parts.append(part)
-        self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
+        self.intake, self.outputs = Intake(plan.inputs, binder), binder.tensors(plan.outputs)
         self.timed: Callable[[list[Any]], object] | None = None
         self.marks: list[int] = []
 
-    def enter(self, feeds: Mapping[str, Array], rng: tuple[int, int]) -> None:
-        """Copy the feeds in, and let the random numbers of a run begin."""
-        for name, target in self.inputs.items():
-            value = feeds[name]
-            if isinstance(value, torch.Tensor):
-                target.copy_(value)
-            elif isinstance(value, int | float):
-                target.fill_(value)
-            else:
-                target.copy_(tensor_of(value))
+    def enter(self, feeds: Mapping[str, Array], rng: tuple[int, int]) -> Held:
+        """Take the feeds, return those that are lent, and let the random numbers of a run begin."""
+        lent = self.intake.take(feeds)
         for index, generator in enumerate(self.generators.values()) if self.generators else ():
             generator.manual_seed(mix(rng[0], rng[1], index))
+        return lent
 
 
 class TorchExecutable:
@@ -78,7 +73,8 @@ class TorchExecutable:
         while updates_at and _is_update(self._program[updates_at - 1]):
             updates_at -= 1
         self._updates = updates_at < len(self._program)
-        self.codes = codes([self._program[:updates_at], self._program[updates_at:]])
+        self._lent = [lent_storages(program.inputs)]
+        self.codes = codes([self._program[:updates_at], self._program[updates_at:]], self._lent)
         self._latest: weakref.ref[_Bound] | None = None
 
     @property
@@ -112,9 +108,8 @@ class TorchExecutable:
         try:
             with without_gradients():
                 bound = self._bound(block)
-                bound.enter(feeds, rng)
                 step, update = bound.parts
-                held = step([])
+                held = step(bound.enter(feeds, rng))
                 if self._updates and (guard is None or bool(bound.outputs[guard])):
                     update(held)
                 return {name: tensor.clone() for name, tensor in bound.outputs.items()}
@@ -139,11 +134,11 @@ class TorchExecutable:
 
         with without_gradients(), self._blocks.taken(self._nbytes) as block:
             bound = self._bound(block)
-            bound.enter(feeds, rng)
-            (code,) = codes([self._program], timed=True)
+            lent = bound.enter(feeds, rng)
+            (code,) = codes([self._program], self._lent, timed=True)
             run = code.bind(Binder(block.memory, generators=bound.generators).resolve, tick=tick)
             start = time.perf_counter()
-            run([])
+            run(lent)
         return [OperatorTime(name, calls[name], ms) for name, ms in sorted(spent.items(), key=lambda i: -i[1])]
 
     def trace(
@@ -154,10 +149,10 @@ class TorchExecutable:
             bound = self._bound(block)
             if bound.timed is None:
                 bound.timed = self._timed(bound, block)
-            bound.enter(feeds, rng)
+            lent = bound.enter(feeds, rng)
             bound.marks.clear()
             start = time.perf_counter_ns()
-            bound.timed([])
+            bound.timed(lent)
             outputs = {name: tensor.clone() for name, tensor in bound.outputs.items()}
             return outputs, node_times(self._program, start, bound.marks)
 
@@ -169,7 +164,7 @@ class TorchExecutable:
                 torch.cuda.current_stream(device).synchronize()
             marks.append(time.perf_counter_ns())
 
-        (code,) = codes([self._program], timed=True)
+        (code,) = codes([self._program], self._lent, timed=True)
         return code.bind(Binder(block.memory, generators=bound.generators).resolve, tick=tick)
 
     def _bound(self, block: Block) -> _Bound:

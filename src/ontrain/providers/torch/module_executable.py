@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from ontrain.providers.torch.binder import Binder, own_generators
 from ontrain.providers.torch.blocks import Block, Blocks
 from ontrain.providers.torch.code import Code, Held, codes
 from ontrain.providers.torch.executable import mix
+from ontrain.providers.torch.intake import Intake, Lent, lent_storages
 from ontrain.providers.torch.program import Program
 from ontrain.providers.torch.replay import PlanPart, Recording, told
 from ontrain.providers.torch.residents import Gradients, GradientSet, Residents
@@ -26,8 +27,8 @@ class _Bound:
         binder = Binder(block.memory, generators=self.generators)
         self.pool = block.pool
         self.forward = plan.part(plan.forward_code, binder, self)
-        self.inputs, self.outputs = binder.tensors(plan.inputs), binder.tensors(plan.outputs)
-        self.adjoints, self.others = binder.tensors(plan.adjoints), binder.tensors(plan.other_gradients)
+        self.inputs, self.adjoints = Intake(plan.inputs, binder), Intake(plan.adjoints, binder)
+        self.outputs, self.others = binder.tensors(plan.outputs), binder.tensors(plan.other_gradients)
         self.backward: dict[GradientSet, PlanPart] = {}
 
 
@@ -44,6 +45,7 @@ class Tape:
     def __init__(self, maker: TorchModuleExecutable, block: Block, bound: _Bound, blocks: Blocks) -> None:
         self.maker, self.block, self.bound = maker, block, bound
         self.held: Held = []
+        self.lent: Sequence[Lent] = ()
         self._blocks = blocks
         self.open = True
 
@@ -52,6 +54,7 @@ class Tape:
         if self.open:
             self.open = False
             self.held.clear()
+            self.lent = ()
             self._blocks.give(self.block)
 
     def __del__(self) -> None:
@@ -64,7 +67,11 @@ class TorchModuleExecutable:
     def __init__(
         self, program: Program, residents: Residents, blocks: Blocks, gradients: Gradients, recording: Recording
     ) -> None:
-        self.forward_code, self.backward_code = codes([program.forward, program.backward])
+        lent = [lent_storages(program.inputs), lent_storages(program.adjoints)]
+        self.forward_code, self.backward_code = codes([program.forward, program.backward], lent)
+        names = {buf.storage: name for name, buf in program.inputs.items()}
+        later = set(self.forward_code.given)
+        self._read_later = [(at, names[s]) for at, s in enumerate(lent[0]) if s in later]
         self.inputs, self.outputs, self.adjoints = program.inputs, program.outputs, program.adjoints
         self.gradients, self.other_gradients = program.gradients, program.other_gradients
         self.generators, self.stochastic = program.generators, bool(program.generators)
@@ -80,25 +87,27 @@ class TorchModuleExecutable:
         block = self._blocks.take(self._nbytes)
         tape = Tape(self, block, self._bound(block), self._blocks)
         bound = tape.bound
-        for name, target in bound.inputs.items():
-            target.copy_(feeds[name])
+        lent = bound.inputs.take(feeds)
+        tape.lent = [Lent(name, lent[at]) for at, name in self._read_later]
         for index, generator in enumerate(bound.generators.values()):
             generator.manual_seed(mix(seed, 0, index))
-        tape.held = bound.forward([])
+        tape.held = bound.forward(lent)
         return {name: tensor.clone() for name, tensor in bound.outputs.items()}, tape
 
     def backward(self, tape: Tape, adjoints: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the backward half on a tape, which is closed by it."""
+        for value in tape.lent:
+            value.check()
         bound = tape.bound
-        for name, target in bound.adjoints.items():
-            target.copy_(adjoints[name])
+        lent = bound.adjoints.take(adjoints)
         place = self._gradients.take(self._wrt, self.gradients)
         try:
             run = bound.backward.get(place)
             if run is None:
                 binder = Binder(tape.block.memory, place.inside, bound.generators)
-                before = bound.forward if self.backward_code.taken else None
+                before = bound.forward if self.forward_code.given else None
                 run = bound.backward[place] = self.part(self.backward_code, binder, bound, before)
+            tape.held += lent
             run(tape.held)
             gradients = place.hand_out()
         finally:

@@ -8,6 +8,7 @@ from ontrain.providers.torch.arena import place
 from ontrain.providers.torch.buffers import Buf, Storage
 from ontrain.providers.torch.instructions import Body, Instruction, outside
 from ontrain.providers.torch.packing import PACKED, add_product
+from ontrain.providers.torch.stock_kernel import StockKernel
 
 __all__ = ["ALWAYS", "HELD_LONG", "outside_bytes", "plan_memory"]
 
@@ -20,6 +21,8 @@ late is held as far as `_LONG` goes.
 """
 ALWAYS = 1 << 62
 """What a GPU's results are held up to: its allocator keeps memory, so that to hold costs nothing and to copy does."""
+LENT = 64 << 10
+"""Bytes above which what is fed is read where the caller has it. A copy of less takes no longer than a look at it."""
 _SOON = 8
 _LONG = 48 << 20
 """Bytes of larger results that are held long at any time, at most.
@@ -29,8 +32,9 @@ The C library keeps somewhat more when all of it is free (`heap.keep_freed_pages
 
 
 def plan_memory(
-    program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None = None, *, held: int = HELD_LONG
-) -> int:
+    program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None = None, *, held: int = HELD_LONG,
+    lends: bool = False,
+) -> int:  # fmt: skip
     """Place every planned storage of the program in one arena and return the arena's bytes.
 
     Args:
@@ -38,12 +42,15 @@ def plan_memory(
         outputs: storages that must survive to the end of the program.
         frame: place the storages inside this one only; the others are placed by the plan around it.
         held: bytes up to which a kernel's own result is held however long it is needed.
+        lends: whether what is fed may stay where the caller has it.
     """
     outputs = list(outputs)
     storages = _lifetimes(program, outputs, frame)
     placed = _placed(program, outputs)
     if frame is None:
         _hold(program, placed, held)
+    if lends:
+        _lend(program, placed)
     _reuse_dying_inputs(program, frame, placed, held)
     return place([s for s in storages if s.merged is None and not s.held])
 
@@ -71,9 +78,12 @@ def _placed(program: Sequence[Instruction], outputs: Sequence[Storage]) -> set[i
     """The storages that need a place: no variable may hold them."""
     placed = {id(storage) for storage in outputs}
     for instruction in program:
-        # A body is bound to tensors that exist before it runs, and so is what is filled or read from outside.
-        if instruction.fn is outside or any(isinstance(argument, Body) for argument in instruction.args):
-            placed.update(id(buf.storage) for buf in (*instruction.reads, *instruction.writes))
+        # A body is bound to tensors that exist before it runs, and so is what is read from outside.
+        bound = any(isinstance(argument, Body) for argument in instruction.args)
+        if bound or instruction.fn is outside:
+            placed.update(id(buf.storage) for buf in instruction.reads)
+        if bound:
+            placed.update(id(buf.storage) for buf in instruction.writes)
     return placed
 
 
@@ -92,6 +102,20 @@ def _hold(program: Sequence[Instruction], placed: set[int], held: int) -> None:
                     continue
                 long.append(buf.storage)
             buf.storage.layout = buf.layout()
+
+
+def _lend(program: Sequence[Instruction], placed: set[int]) -> None:
+    """Let what is fed stay where the caller has it, if it is large and nobody writes to it or binds its address."""
+    fed, touched = list[Buf](), set[int]()
+    for instruction in program:
+        if instruction.fn is outside:
+            fed += instruction.writes
+        else:
+            bound = instruction.reads if isinstance(instruction.fn, StockKernel) else ()
+            touched.update(id(buf.storage) for buf in (*instruction.writes, *bound))
+    for buf in fed:
+        if buf.storage.nbytes > LENT and id(buf.storage) not in placed | touched:
+            buf.storage.layout, buf.storage.lent = buf.layout(), True
 
 
 def _lifetimes(program: Sequence[Instruction], outputs: Iterable[Storage], frame: Storage | None) -> list[Storage]:
@@ -120,7 +144,7 @@ def _reuse_dying_inputs(program: Sequence[Instruction], frame: Storage | None, p
             continue
         for source in instruction.reuses:
             root = source.storage.root()
-            if not root.planned or root.frame is not frame or root is out.storage:
+            if not root.planned or root.lent or root.frame is not frame or root is out.storage:
                 continue
             if root.dies != index or root.nbytes != out.storage.nbytes:
                 continue

@@ -33,7 +33,7 @@ class Program:
 
     Attributes:
         forward, backward: the instructions of each half.
-        inputs, adjoints: places that are filled before each half, by the names of graph inputs.
+        inputs, adjoints: what is filled before each half, or lent to it, by the names of graph inputs.
         outputs: what forward hands out, by name.
         gradients: places of parameters' gradients, by the name of the parameter.
         other_gradients: those of inputs, which have no place of their own, by the name of the input.
@@ -112,7 +112,7 @@ def _compile(
     others = _finish_gradients(e, gradients, placement)
     nbytes = plan_memory(
         e.program, [buf.storage.root() for buf in others.values() if buf.storage.planned],
-        held=HELD_LONG if e.device.type == "cpu" else ALWAYS,
+        held=HELD_LONG if e.device.type == "cpu" else ALWAYS, lends=e.device.type == "cpu",
     )  # fmt: skip
     return Program(
         _inside(e.program[:cut]), _inside(e.program[cut:]), inputs=placement.feeds, adjoints=placement.adjoints,
