@@ -194,8 +194,10 @@ def _asked(node: ir.Node) -> Sequence[_Answer | None]:
         reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
     answer = [_from_proto(inferred.get(f"o{i}")) for i in range(len(node.outputs))]
-    first = node.inputs[0] if node.inputs else None
-    if answer[0] is None and record_of(node).like_first and first is not None:
+    first, record = node.inputs[0] if node.inputs else None, record_of(node)
+    if answer[0] is not None and record.resized is not None and answer[0][1] is not None:
+        answer[0] = answer[0][0], tuple(record.resized(node, answer[0][1]) or answer[0][1])
+    if answer[0] is None and record.like_first and first is not None:
         dtype, shape = type_and_shape(first)
         answer[0] = dtype, _dims(shape) or ()
     return answer if answer != [None] * len(answer) else _parts(node) or answer
