@@ -99,7 +99,10 @@ def open_nodes(
     return open_model(model.SerializeToString(), steps[0].op_type, hint)
 
 
-def open_model(model: bytes, operators: str, hint: str = "", settings: Mapping[str, str] | None = None) -> Any:
+def open_model(
+    model: bytes, operators: str, hint: str = "", settings: Mapping[str, str] | None = None,
+    lent: Mapping[str, Any] | None = None,
+) -> Any:  # fmt: skip
     """Return a session for a model, which runs on the calling thread.
 
     Args:
@@ -107,6 +110,7 @@ def open_model(model: bytes, operators: str, hint: str = "", settings: Mapping[s
         operators: what it consists of, in words.
         hint: see `refused`.
         settings: entries of the session's configuration.
+        lent: by name what external initializers are, with `__dlpack__`; it is read where it lies.
 
     Raises:
         ProviderError: onnxruntime refuses the model.
@@ -116,6 +120,9 @@ def open_model(model: bytes, operators: str, hint: str = "", settings: Mapping[s
     for name, setting in (settings or {}).items():
         options.add_session_config_entry(name, setting)
     try:
+        if lent:
+            values = [stock().OrtValue.from_dlpack(tensor) for tensor in lent.values()]
+            options.add_external_initializers(list(lent), values)
         return stock().InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors share no base but Exception
         raise refused(operators, error, hint) from error

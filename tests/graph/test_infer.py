@@ -34,7 +34,8 @@ def test_nodes_that_differ_in_a_constant_alone_have_their_own_shapes(op_type, fi
         size.const_value = ir.tensor(constant)
         ((_, shape),) = infer_node(ir.Node("", op_type, [x, size]))
         shapes.append(tuple(shape))
-        shape[0] = 77  # nobody else sees it
+        with pytest.raises(TypeError, match="frozen"):
+            shape[0] = 77  # others have the same shape
     assert shapes[0] == shapes[2] != shapes[1]
 
 
@@ -65,3 +66,14 @@ def test_a_reshape_that_stands_for_one_operator_has_the_sizes_by_name():
     take_shape(marked)
     ((dtype, shape),) = infer_node(marked.producer())
     assert dtype == ir.DataType.FLOAT and shape == ir.Shape(["rows", None, 3])
+
+
+@pytest.mark.parametrize("axes", [None, [3, 2]])
+def test_a_resize_rounds_sizes_as_onnxruntime_does(axes):
+    scales = [1, 1, 5 / 6, 7 / 9] if axes is None else [7 / 9, 5 / 6]
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", 1, 6, 9]))
+    scale = ir.Value(name="s", const_value=ir.tensor(np.array(scales, np.float32)))
+    scale.shape, scale.dtype = scale.const_value.shape, ir.DataType.FLOAT
+    attributes = [] if axes is None else [ir.AttrInt64s("axes", axes)]
+    (result,) = infer_node(ir.Node("", "Resize", [x, None, scale], attributes))
+    assert list(result[1])[1:] == [1, 5, 7]

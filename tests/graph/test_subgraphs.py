@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ontrain.graph import Builder, all_nodes, captured, live_nodes, new_model, subgraphs
+from ontrain.graph import Builder, all_nodes, captured, every_node, live_nodes, new_model, subgraphs
 from tests.graph.values import value
 
 
@@ -46,3 +46,12 @@ def test_what_only_an_inner_graph_reads_is_alive():
     op = Builder(model.graph)
     unread = op.Tanh(x).producer()
     assert live_nodes(model.graph) == [node] and unread in list(model.graph)
+
+
+def test_every_node_is_walked_in_lists_of_graphs_too():
+    inner = [ir.Graph([], [], nodes=[ir.Node("", f"Inner{i}", [])]) for i in range(2)]
+    outer = ir.Node("own", "Holds", [], [ir.AttrGraphs("graphs", inner)])
+    graph = ir.Graph([], [], nodes=[outer, ir.Node("", "Last", [])])
+    names = [node.op_type for node in every_node(graph)]
+    assert names == [node.op_type for node in ir.traversal.RecursiveGraphIterator(graph)]
+    assert names == ["Holds", "Inner0", "Inner1", "Last"]

@@ -27,6 +27,7 @@ _IN: dict[int, str] = {
     _KIND.STRING: "string_data",
 }
 """The field that holds a type's values where they are not raw; all others are in int32_data."""
+_KINDS = frozenset(_KIND.DataType.values())
 _MAX_RANK = 64  # numpy's
 
 
@@ -73,11 +74,12 @@ def raw_size(tensor: onnx.TensorProto, what: str) -> int:
 
 
 def _kind(tensor: onnx.TensorProto, what: str) -> int:
-    if tensor.data_type not in _KIND.DataType.values():
-        raise GraphError(f"{what} has the unknown data type {tensor.data_type}")
-    if tensor.data_type == _KIND.UNDEFINED:
+    kind = int(tensor.data_type)
+    if kind not in _KINDS:
+        raise GraphError(f"{what} has the unknown data type {kind}")
+    if kind == _KIND.UNDEFINED:
         raise GraphError(f"{what} has no data type")
-    return int(tensor.data_type)
+    return kind
 
 
 def _name(kind: int) -> str:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import NoBodyError, expansion
 from ontrain.graph import Builder, is_float, static_dims
-from ontrain.operators import Value, affine_places
+from ontrain.operators import Value, affine_places, scaled_size
 from ontrain.units import byte_text
 
 __all__ = ["along", "check_table", "constant_of", "linear_weights", "repeated"]
@@ -143,7 +143,7 @@ def _extents(dims: list[int], scales: Array | None, sizes: Array | None, policy:
     """Scale factor and output length of each resized axis."""
     if scales is not None and scales.size:
         factors = [float(s) for s in scales]
-        return factors, [math.floor(d * s) for d, s in zip(dims, factors, strict=True)]
+        return factors, [scaled_size(d, s) for d, s in zip(dims, factors, strict=True)]
     if sizes is None:
         raise ValueError("Resize states neither scales nor sizes")
     wanted = [int(s) for s in sizes]

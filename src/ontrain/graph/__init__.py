@@ -59,7 +59,15 @@ from ontrain.graph.stages import (
     stages as stages,
     step_of_adjoint as step_of_adjoint,
 )
-from ontrain.graph.subgraphs import all_nodes, captured, drop_dead_nodes, graphs_in as graphs_in, live_nodes, subgraphs
+from ontrain.graph.subgraphs import (
+    all_nodes,
+    captured,
+    drop_dead_nodes,
+    every_node as every_node,
+    graphs_in as graphs_in,
+    live_nodes,
+    subgraphs,
+)
 from ontrain.graph.symbolic_shapes import output_shapes as output_shapes
 from ontrain.graph.ties import order_ties_as_torch as order_ties_as_torch, orders_ties_as_torch as orders_ties_as_torch
 from ontrain.graph.verify import verify, verify_requested

@@ -28,14 +28,14 @@ _LIMIT_LOOPS = 1 << 18
 
 def foldable(node: ir.Node, *, keeps_fills: bool = False) -> bool:
     """Whether every input of `node` is constant and evaluating it once is right and affordable; see `KEEPS_FILLS`."""
+    if any(value is not None and value.const_value is None for value in node.inputs):
+        return False
     record = record_of(node)
     if keeps_fills and record.fills and not _is_shape(node.outputs[0]):
         return False
     if node.domain or record.evaluator is not Evaluator.WHOLE or record.chance is not Chance.NEVER:
         return False
     if subgraphs(node) or node.graph is None and not node.outputs:
-        return False
-    if any(value is not None and value.const_value is None for value in node.inputs):
         return False
     limit, size = _LIMIT_LOOPS if record.loops else _LIMIT_BYTES, 0
     for value in node.outputs:

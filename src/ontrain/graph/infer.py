@@ -33,7 +33,7 @@ _NOT_COMPARED = frozenset({
     ir.AttributeType.SPARSE_TENSORS, ir.AttributeType.TYPE_PROTO, ir.AttributeType.TYPE_PROTOS,
 })  # fmt: skip
 _ANSWERS = 1 << 15
-_answers: dict[Hashable, Sequence[_Answer | None]] = {}
+_answers: dict[Hashable, Sequence[TypeAndShape | None]] = {}
 """What inference said of nodes that are alike: a model has few kinds, and each pass looks at each node anew."""
 
 
@@ -74,31 +74,26 @@ def infer_node(node: ir.Node) -> Sequence[TypeAndShape | None]:
     Raises:
         GraphError: the inputs do not fit the operator.
     """
-    check_misfits(node)
     ours = _ours.get((node.domain, node.op_type))
     if ours is not None:
+        check_misfits(node)
         problem = "the inputs do not fit the operator"
         with blamed_on_whole(node, problem), blamed_on(node, problem):
             return ours(node)
     if schema_of(node.op_type, node.domain) is None:
+        check_misfits(node)
         if record_of(node).foreign:
             raise UntypedError(
                 f"operator {node.domain}::{node.op_type} has no shape function", node=describe(node),
                 reason="a plan needs the type of every value", way_out=f"register one with @{node.op_type}.shape",
             )  # fmt: skip
         raise GraphError(f"operator {node.op_type} is unknown at opset {OPSET}", node=describe(node))
-    check_axes(node)
-    check_indices(node)
-    check_blocks(node)
-    _check_dtypes(node)
     answer = _answered(node)
+    check_indices(node)
     like = _shape_to_take_on(node) if _TAKES_SHAPE in node.metadata_props else None
-    for inferred in answer:
-        if inferred is not None and inferred[1] is not None:
-            check_result(node, inferred[1])
     if like is not None and answer[0] is not None:
-        answer = [(answer[0][0], like)]
-    return [None if inferred is None else (inferred[0], ir.Shape(inferred[1])) for inferred in answer]
+        return [(answer[0][0], ir.Shape(like))]
+    return answer
 
 
 def _check_dtypes(node: ir.Node) -> None:
@@ -113,12 +108,17 @@ def _check_dtypes(node: ir.Node) -> None:
             )  # fmt: skip
 
 
-def _answered(node: ir.Node) -> Sequence[_Answer | None]:
-    """What onnx's own inference says, or said of a node like this one."""
+def _answered(node: ir.Node) -> Sequence[TypeAndShape | None]:
+    """What onnx's own inference says, or said of a node like this one, which was found to fit its inputs."""
     question = _question(node)
     answer = None if question is None else _answers.get(question)
     if answer is None:
-        answer = _asked(node)
+        for check in (check_misfits, check_axes, check_indices, check_blocks, _check_dtypes):
+            check(node)
+        answer = [inferred and (inferred[0], ir.Shape(inferred[1], frozen=True)) for inferred in _asked(node)]
+        for inferred in answer:
+            if inferred is not None:
+                check_result(node, inferred[1])
         if question is not None:
             if len(_answers) >= _ANSWERS:
                 _answers.clear()
@@ -154,7 +154,7 @@ def _of_input(value: ir.Value | None) -> Hashable:
         return None
     const = value.const_value
     data = _contents(const) if const is not None and const.size <= _DATA_LIMIT else None
-    return value.dtype, _dims(value.shape), data
+    return value.dtype, None if value.shape is None else value.shape.dims, data
 
 
 def _contents(tensor: ir.TensorProtocol) -> Hashable:
@@ -194,8 +194,10 @@ def _asked(node: ir.Node) -> Sequence[_Answer | None]:
         reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
         raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
     answer = [_from_proto(inferred.get(f"o{i}")) for i in range(len(node.outputs))]
-    first = node.inputs[0] if node.inputs else None
-    if answer[0] is None and record_of(node).like_first and first is not None:
+    first, record = node.inputs[0] if node.inputs else None, record_of(node)
+    if answer[0] is not None and record.resized is not None and answer[0][1] is not None:
+        answer[0] = answer[0][0], tuple(record.resized(node, answer[0][1]) or answer[0][1])
+    if answer[0] is None and record.like_first and first is not None:
         dtype, shape = type_and_shape(first)
         answer[0] = dtype, _dims(shape) or ()
     return answer if answer != [None] * len(answer) else _parts(node) or answer

@@ -94,8 +94,10 @@ class Replay:
                 self.mapped[before] = after
 
     def _copy(self, node: ir.Node, ins: list[ir.Value | None]) -> Sequence[ir.Value]:
-        copy = ir.Node(node.domain, node.op_type, ins, node.attributes.values(), num_outputs=len(node.outputs))
-        copy.metadata_props.update(node.metadata_props)
+        attributes, told = node.attributes.values(), dict(node.metadata_props)
+        copy = ir.Node(
+            node.domain, node.op_type, ins, attributes, num_outputs=len(node.outputs), metadata_props=told
+        )  # fmt: skip
         names = [v.name for v in node.outputs] if self._naming else ()
         alike = self.typed and _alike(node, ins)
         outputs = self.op.again(copy, node.outputs, names) if alike else self.op.add(copy, names)
@@ -110,7 +112,9 @@ def _alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
     for old, new in zip(node.inputs, ins, strict=True):
         if old is None or new is None:
             continue
-        if (old.const_value is None) != (new.const_value is None) or old.dtype != new.dtype:
+        if (old.const_value is None) != (new.const_value is None):
+            return False
+        if old.type is not new.type and old.dtype != new.dtype:
             return False
         if old.shape is not new.shape and (old.shape is None or old.shape != new.shape):
             return False

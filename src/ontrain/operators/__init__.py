@@ -55,7 +55,7 @@ from ontrain.operators.gradients import (
     zero_gradient_of,
 )
 from ontrain.operators.halves import HALVES as HALVES, as_before as as_before, unrounded as unrounded
-from ontrain.operators.images import affine_places
+from ontrain.operators.images import affine_places, scaled_size
 from ontrain.operators.loss import NO_IGNORE
 from ontrain.operators.math import erf
 from ontrain.operators.matmul import transposed
@@ -179,6 +179,7 @@ __all__ = [
     "erf",
     "adaptive_windows",
     "affine_places",
+    "scaled_size",
     "window_counts",
     "window_places",
     "transposed",

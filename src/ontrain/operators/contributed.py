@@ -81,7 +81,7 @@ define(
     least={**_HEADS, "softcap": 0, "local_window_size": -1},
     fault=_empty_window,
 )
-define("Inverse", domain=MICROSOFT)
+define("Inverse", domain=MICROSOFT, singular=True)
 define("LinearAttention", domain=MICROSOFT)
 define(
     "MatMulBnb4", domain=MICROSOFT, choices={"quant_type": (0, 1)}, least={"N": 1, "block_size": 16}, fault=_odd_blocks

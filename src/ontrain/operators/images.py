@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
+from ontrain.operators.agreement import operand_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Stock, define
+from ontrain.operators.record import DOMAIN, Evaluator, Size, Stock, define
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["affine_places"]
+__all__ = ["affine_places", "scaled_size"]
 
 define("AffineGrid", settings=(1,))
 define(
@@ -24,6 +27,31 @@ define(
     },
     stock=Stock.COMPARED,
 )
+
+
+def scaled_size(size: int, factor: float) -> int:
+    """Return how long an axis is after a Resize, as onnxruntime has it: the product is rounded to float32 first.
+
+    So 6 · 0.8333333 is 5, where onnx's inference of shapes says 4.
+    """
+    return math.floor(np.float32(size) * np.float32(factor))
+
+
+def _resized(node: ir.Node, shape: Sequence[Size]) -> list[Size] | None:
+    """The shape of the result by scales that are known."""
+    scales, x = operand_of(node, 2), node.inputs[0]
+    if scales is None or scales.const_value is None or not scales.const_value.size or x is None or x.shape is None:
+        return None
+    before = x.shape
+    axes = node.attributes["axes"].as_ints() if "axes" in node.attributes else range(len(before))
+    lengths = list(shape)
+    for axis, factor in zip(axes, scales.const_value.numpy(), strict=True):
+        size = before[axis]
+        if isinstance(size, int):
+            lengths[axis] = scaled_size(size, float(factor))
+    return lengths
+
+
 define("GridSampleGrad", domain=DOMAIN)
 define("ImageDecoder", no_gradient="it decodes bytes")
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
@@ -31,6 +59,7 @@ define(
     "Resize",
     settings=(1, 2, 3),
     loops=True,
+    resized=_resized,
     choices={
         "mode": ("nearest", "linear", "cubic"),
         "coordinate_transformation_mode": (

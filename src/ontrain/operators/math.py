@@ -19,13 +19,13 @@ define("Ceil", FLAT, stock=Stock.KERNEL)
 define("Floor", FLAT, stock=Stock.KERNEL)
 define("Round", FLAT, stock=Stock.COMPARED)
 define("Sign", FLAT, stock=Stock.COMPARED)
-define("Sqrt", POINTWISE, function=np.sqrt, stock=Stock.KERNEL)
+define("Sqrt", POINTWISE, singular=True, function=np.sqrt, stock=Stock.KERNEL)
 elementwise("Sqrt", lambda op, x, y: 0.5 / y)
-define("Exp", POINTWISE, function=np.exp, stock=Stock.KERNEL)
+define("Exp", POINTWISE, singular=True, function=np.exp, stock=Stock.KERNEL)
 elementwise("Exp", lambda op, x, y: y)
-define("Log", POINTWISE, stock=Stock.KERNEL)
+define("Log", POINTWISE, singular=True, stock=Stock.KERNEL)
 elementwise("Log", lambda op, x, y: 1 / x)
-define("Reciprocal", POINTWISE, stock=Stock.KERNEL)
+define("Reciprocal", POINTWISE, singular=True, stock=Stock.KERNEL)
 elementwise("Reciprocal", lambda op, x, y: -(y * y))
 define("Erf", POINTWISE, function=erf, marks_gelu=True, stock=Stock.KERNEL)
 
@@ -41,23 +41,23 @@ define("Sin", POINTWISE, stock=Stock.KERNEL)
 elementwise("Sin", lambda op, x, y: op.Cos(x))
 define("Cos", POINTWISE, stock=Stock.KERNEL)
 elementwise("Cos", lambda op, x, y: -op.Sin(x))
-define("Tan", POINTWISE, stock=Stock.COMPARED)
+define("Tan", POINTWISE, singular=True, stock=Stock.COMPARED)
 elementwise("Tan", lambda op, x, y: 1 + y * y)
-define("Sinh", POINTWISE)
+define("Sinh", POINTWISE, singular=True)
 elementwise("Sinh", lambda op, x, y: op.Cosh(x))
-define("Cosh", POINTWISE)
+define("Cosh", POINTWISE, singular=True)
 elementwise("Cosh", lambda op, x, y: op.Sinh(x))
-define("Asin", POINTWISE)
+define("Asin", POINTWISE, singular=True)
 elementwise("Asin", lambda op, x, y: 1 / op.Sqrt(1 - x * x))
-define("Acos", POINTWISE)
+define("Acos", POINTWISE, singular=True)
 elementwise("Acos", lambda op, x, y: -1 / op.Sqrt(1 - x * x))
 define("Atan", POINTWISE, stock=Stock.COMPARED)
 elementwise("Atan", lambda op, x, y: 1 / (1 + x * x))
 define("Asinh", POINTWISE)
 elementwise("Asinh", lambda op, x, y: 1 / op.Sqrt(x * x + 1))
-define("Acosh", POINTWISE)
+define("Acosh", POINTWISE, singular=True)
 elementwise("Acosh", lambda op, x, y: 1 / op.Sqrt(x * x - 1))
-define("Atanh", POINTWISE)
+define("Atanh", POINTWISE, singular=True)
 elementwise("Atanh", lambda op, x, y: 1 / (1 - x * x))
 define("Abs", POINTWISE, precision=Precision.FOLLOWS, stock=Stock.KERNEL)
 elementwise("Abs", lambda op, x, y: op.Sign(x))
@@ -123,6 +123,7 @@ define(
     precision=Precision.FOLLOWS,
     evaluate=lambda a, x, y: divided(x, y),
     function=np.divide,
+    singular=True,
     stock=Stock.KERNEL,
 )
 
@@ -134,7 +135,7 @@ def div(op: Op, dy: Value, a: Value, b: Value) -> Adjoints:
     return da, -(da * op.outputs[0]) if op.wanted[1] else None
 
 
-define("Pow", POINTWISE, function=np.power, stock=Stock.KERNEL)
+define("Pow", POINTWISE, singular=True, function=np.power, stock=Stock.KERNEL)
 
 
 @gradient("Pow")
@@ -156,7 +157,7 @@ def _power_by_base(op: Op, a: Value, b: Value) -> Value:
     return slope if known is not None and (known != 0).all() else op.Where(op.Equal(b, 0.0), 0.0, slope)
 
 
-define("Mod", POINTWISE, stock=Stock.COMPARED)
+define("Mod", POINTWISE, singular=True, stock=Stock.COMPARED)
 
 
 @gradient("Mod")

@@ -158,7 +158,7 @@ def group_normalization(
     return op.composite("GroupNormalizationGrad", dy, x, scale, outputs=3, num_groups=num_groups, epsilon=epsilon)
 
 
-define("LpNormalization", choices={"p": (1, 2)}, stock=Stock.COMPARED)
+define("LpNormalization", singular=True, choices={"p": (1, 2)}, stock=Stock.COMPARED)
 
 
 @gradient("LpNormalization")

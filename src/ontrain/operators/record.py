@@ -134,6 +134,9 @@ class Stock(Enum):
 
 
 Shape = tuple[int, ...]
+Size = int | str | None
+"""A dimension of a shape: a number, a name, or unknown."""
+Resized = Callable[[ir.Node, Sequence[Size]], Sequence[Size] | None]
 Agreeing = Callable[[ir.Node, Sequence[Shape]], Iterator[tuple[int, int]]]
 """agreeing(node, shapes of the operands): pairs of dimensions that must be equal for the operator to run."""
 
@@ -222,6 +225,8 @@ class Operator:
         mask: position of the input that says which keys an attention counts.
         foreign: a program registered it, and has its kernel.
         convolves: it slides filters over images.
+        resized: the shape of its result, given what onnx's inference says of it, where that is known to be otherwise.
+        singular: of usual finite numbers it may make infinities or NaN, as a division by zero does.
         stock: whether onnxruntime computes it, so that small nodes of it may run there.
     """
 
@@ -274,6 +279,8 @@ class Operator:
     mask: int | None = None
     foreign: bool = False
     convolves: bool = False
+    singular: bool = False
+    resized: Resized | None = None
     stock: Stock = Stock.NO
 
     @property

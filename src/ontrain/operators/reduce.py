@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 define("ArgMax", reduces=True, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("ArgMin", reduces=True, zero_gradient=WHEREVER, stock=Stock.COMPARED)
-define("CumProd", settings=(1,))
+define("CumProd", settings=(1,), singular=True)
 define("CumProdGrad", domain=DOMAIN)
 
 
@@ -74,7 +74,7 @@ define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.C
 simple("ReduceL1", lambda op, x, y: op.Sign(x))
 define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
 simple("ReduceL2", lambda op, x, y: x / op.Where(op.Equal(y, 0.0), 1.0, y))
-define("ReduceLogSum", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
+define("ReduceLogSum", settings=(1,), reduces=True, singular=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
 define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceLogSumExp", lambda op, x, y: op.Exp(x - y))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ontrain.errors import GraphError
-from ontrain.graph import describe, source_of, subgraphs
+from ontrain.graph import describe, every_node, source_of, subgraphs
 
 __all__ = ["inline_functions"]
 
@@ -27,7 +27,7 @@ def inline_functions(model: ir.Model) -> None:
         function.opset_imports.clear()  # the nodes know; a difference is no obstacle
     _Inliner(model).graph(model.graph)
     model.functions.clear()
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    for node in every_node(model.graph):
         for attr in node.attributes.values():
             if attr.is_ref():
                 raise GraphError(
@@ -159,7 +159,7 @@ def _misfit(call: ir.Node, reason: str) -> GraphError:
 
 
 def _state_versions(graph: ir.Graph | ir.Function, imports: dict[str, int]) -> None:
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    for node in every_node(graph):
         node.version = imports.get(node.domain, 1)
 
 

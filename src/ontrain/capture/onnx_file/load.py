@@ -23,7 +23,7 @@ from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.files import Source, check_proto, imports_of, in_order, left_data, read_proto
-from ontrain.graph import OPSET, Role, annotate, rebuild, set_role, subgraphs, verify
+from ontrain.graph import OPSET, Role, annotate, every_node, rebuild, set_role, subgraphs, verify
 from ontrain.operators import holds_programs
 
 __all__ = ["FiledModel", "OnnxModel", "load_filed", "load_onnx"]
@@ -253,7 +253,7 @@ def _own_metadata(model: ir.Model, name: str) -> None:
     for top in graphs:
         for value in (*top.inputs, *top.outputs):
             value.metadata_props.clear()
-        for node in ir.traversal.RecursiveGraphIterator(top):
+        for node in every_node(top):
             trace = node.metadata_props.get(_STACK_TRACE, "").strip().splitlines()
             node.metadata_props.clear()
             for value in node.outputs:
@@ -328,7 +328,7 @@ def _lift_initializers(graph: ir.Graph) -> None:
 
     In the graphs of other operators, which are read by onnx alone, they become constants.
     """
-    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+    for node in list(every_node(graph)):
         inner = [attr.value for attr in node.attributes.values() if attr.type == ir.AttributeType.GRAPH]
         for other in inner:
             _lift(other, graph) if holds_programs(node) else _spell_out(other)
@@ -362,7 +362,7 @@ def _see_through_copies(graph: ir.Graph) -> None:
 
     What an initializer is for shows in who reads it: scales of a Resize behind an Identity are scales.
     """
-    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+    for node in list(every_node(graph)):
         if node.op_type != "Identity" or node.domain or not isinstance(node.graph, ir.Graph):
             continue
         source, copy = node.inputs[0], node.outputs[0]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import Role, role_of, set_updates, updates_of
+from ontrain.graph import Role, every_node, role_of, set_updates, updates_of
 from ontrain.operators import operand_of
 
 __all__ = ["as_filed", "to_inference", "to_training"]
@@ -19,7 +19,7 @@ def as_filed(graph: ir.Graph) -> None:
     They use the batch's statistics then, and dropouts whose flag is set drop, as in onnxruntime. No next value is
     written anywhere: a file that wants one returns it.
     """
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    for node in every_node(graph):
         if node.op_type == "BatchNormalization" and not node.domain and _is_training(node) and len(node.outputs) < 3:
             node.resize_outputs(3)
 
@@ -35,7 +35,7 @@ def to_training(graph: ir.Graph, frozen: Collection[str]) -> None:
         frozen: names of statistics to leave as they are; their normalisation stays in inference form.
     """
     latest: dict[ir.Value, ir.Value] = {}
-    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+    for node in list(every_node(graph)):
         if node.domain:
             continue
         if node.op_type == "Dropout":
@@ -61,7 +61,7 @@ def to_inference(graph: ir.Graph) -> None:
     graph_outputs = [v for v in graph.outputs if updates_of(v) is None]
     del graph.outputs[:]
     graph.outputs.extend(graph_outputs)
-    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+    for node in list(every_node(graph)):
         if node.domain:
             continue
         if node.op_type == "Dropout":

@@ -18,7 +18,7 @@ from ontrain.capture.onnx_file.settings import check_settings
 from ontrain.capture.onnx_file.site import Site
 from ontrain.errors import GraphError
 from ontrain.functions import lookup
-from ontrain.graph import OPSET, blamed_on, describe, schema_of, source_of
+from ontrain.graph import OPSET, blamed_on, describe, every_node, schema_of, source_of
 from ontrain.operators import form_of, holds_programs, record_of
 
 __all__ = ["upgrade"]
@@ -56,7 +56,7 @@ def upgrade(model: ir.Model, *, foreign: bool = False, trains: bool = True) -> N
     Raises:
         GraphError: an operator, or one use of it, has no form at ontrain's operator set; names the node.
     """
-    for node in list(ir.traversal.RecursiveGraphIterator(model.graph)):
+    for node in list(every_node(model.graph)):
         graph = node.graph
         if node.domain == "ai.onnx":
             node.domain = ""

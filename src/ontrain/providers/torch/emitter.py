@@ -45,6 +45,10 @@ class Emitter:
     Lowerings take inputs with `value`, make results with `out` (or `new` for a temporary), call ATen with `call`,
     and pass views on with `view` and `bind`, which cost nothing at run time.
 
+    Attributes:
+        doubt: whether anything that was asked is not finite; None before the first question.
+        finite: values that were asked, and those that follow from them.
+
     Args:
         device: where the instructions run.
         placement: where values lie that have their places already.
@@ -74,6 +78,8 @@ class Emitter:
         self._kept: dict[ir.Value, _Kept] = {}
         self._channels_last: dict[ir.Value, Buf] = {}
         self._answers: dict[tuple[Callable[[ir.Graph], bool], ir.Graph], bool] = {}
+        self.doubt: Buf | None = None
+        self.finite = set[ir.Value]()
 
     # Values
 

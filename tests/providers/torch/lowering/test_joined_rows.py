@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from onnx import helper
 
 import ontrain
 from ontrain.internals import without_function_modes
-from ontrain.providers.torch.lowering import small_nodes
+from ontrain.providers.torch.lowering import joined_rows, small_nodes
 from tests.providers.torch.lowering.files import file_of
 from tests.providers.torch.lowering.small_models import chain, perceptron, rows_among_calls
 from tests.threads import at_once
@@ -145,3 +146,20 @@ def test_whole_numbers_of_weights_are_not_divided_by_onnxruntime(rng):
     nodes = [node("Div", ["a", "b"], ["c"]), node("Cast", ["c"], ["d"], to=1), node("Mul", ["x", "d"], ["y"])]
     with pytest.raises(ontrain.OntrainError, match="least integer"):
         _of_weights(nodes, weights, x).run(None, {"x": x})
+
+
+def test_large_weights_of_a_row_are_lent(rng):
+    """A message with the weights would be written and read, and onnxruntime would have them a second time."""
+    weights = {f"w{i}": rng.standard_normal((96, 96)).astype(np.float32) / 10 for i in range(3)}
+    nodes = []
+    for i in range(3):
+        nodes += [node("MatMul", [f"t{i - 1}" if i else "x", f"w{i}"], [f"p{i}"]), node("Tanh", [f"p{i}"], [f"t{i}"])]
+    feeds = {"x": rng.standard_normal((2, 96)).astype(np.float32)}
+    known = set(joined_rows._sessions)
+    session = ontrain.InferenceSession(file_of(nodes, feeds, weights, ["t2"]), providers=TORCH)
+    wanted = functools.reduce(lambda x, w: np.tanh(x @ w), weights.values(), feeds["x"])
+    gc.collect()
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(None, feeds)[0], wanted, rtol=1e-4, atol=1e-5)
+    rows = [row for key, row in joined_rows._sessions.items() if key not in known]
+    assert rows and all(len(row._model_bytes) < 4096 for row in rows)

@@ -110,3 +110,9 @@ def test_the_mean_of_a_small_image(rng, shape, after):
             helper.make_node("GlobalAveragePool", ["c"], ["y"]),
         ]
     assert_as_onnxruntime(file_of(nodes, fed, weights, ["y"]), fed, rtol=1e-5, atol=1e-6)
+
+
+def test_means_of_no_images_with_uneven_pads():
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], pads=[0, 0, 1, 1])
+    fed = {"x": np.zeros((0, 8, 3, 3), np.float32)}
+    assert_as_onnxruntime(file_of([node], fed, {}, ["y"]), fed)

@@ -76,3 +76,11 @@ def test_between_convolutions_images_stay_as_they_lie(mode, told):
     torch.testing.assert_close(z.grad, x.grad, rtol=1e-10, atol=1e-10)
     for p, q in zip(eager.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(q.grad, p.grad, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_sizes_by_scales_are_rounded_as_onnxruntime_rounds_them(mode):
+    node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode)
+    fed = {"x": np.random.default_rng(0).standard_normal((2, 3, 6, 9)).astype(np.float32)}
+    scales = np.array([1, 1, 5 / 6, 7 / 9], np.float32)
+    assert_as_onnxruntime(file_of([node], fed, {"s": scales}, ["y"]), fed, rtol=1e-5, atol=1e-6)

@@ -16,6 +16,7 @@ from ontrain.providers.torch.buffers import Buf, order_of
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering import few_points, few_windows, wide_filters
 from ontrain.providers.torch.lowering.convolution_products import Applied, convolve_by_product, is_line
+from ontrain.providers.torch.lowering.finiteness import activations_by_aten, doubt
 from ontrain.providers.torch.lowering.registry import Attributes, attributes, lowers, lowers_composite
 from ontrain.providers.torch.lowering.shape import constant_ints, surrounded
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
@@ -101,9 +102,10 @@ def _is_column(e: Emitter, node: ir.Node, a: Attributes, w: Buf) -> bool:
 
 @lowers("Conv")
 def conv(e: Emitter, node: ir.Node) -> None:
-    _convolve(e, node, None, ("none", [], ""))
+    _convolve(e, node, None, _NOTHING)
 
 
+_NOTHING: Applied = "none", [], ""
 _WITHOUT_NUMBERS = {"relu", "sigmoid", "tanh", "hardswish", "swish"}
 """What oneDNN applies, under its own names."""
 
@@ -113,7 +115,7 @@ def _applied(node: ir.Node) -> Applied | None:
     a = attributes(node)
     activation, numbers = a.get("activation", ""), a.get("activation_params", ())
     if not activation:
-        return "none", [], ""
+        return _NOTHING
     if activation == "LeakyRelu" and len(numbers) == 1:
         return "leaky_relu", list(numbers), ""
     if activation == "Clip" and len(numbers) == 2:
@@ -192,7 +194,8 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     if z is not None or applied[0] != "none" or filters is not None:
         x, w, out = (e.view(buf, by_row) for buf in (x, w, out))
         z = None if z is None else e.view(e.contiguous(z), by_row) if len(windows[0]) != len(even) or column else z
-        _by_onednn(e, x, w if filters is None else filters, bias, z, windows, applied, out)
+        doubtful = doubt(e, node) if activations_by_aten(applied[0]) else None
+        _by_onednn(e, x, w if filters is None else filters, bias, z, windows, applied, out, doubtful)
         return
     if column:
         x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (x, w, out))
@@ -259,23 +262,29 @@ def _row_windows(column: bool, rank: int, windows: Windows) -> tuple[Callable[[t
 
 def _by_onednn(
     e: Emitter, x: Buf, w: Buf | torch.Tensor, bias: Buf | None, z: Buf | None, windows: Windows, applied: Applied,
-    out: Buf,
+    out: Buf, doubtful: Buf | None,
 ) -> None:  # fmt: skip
     """Emit oneDNN's convolution; filters in its own order have no memory that a plan could name."""
     if z is not None:
         z = e.ordered(z, order_of(out.meta))
-    own, plain = w if isinstance(w, torch.Tensor) else None, applied[0] == "none"
+    own, afterwards = w if isinstance(w, torch.Tensor) else None, activations_by_aten(applied[0])
 
-    def run(x: torch.Tensor, w: torch.Tensor | None, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
-        w = own if w is None else w
+    def run(
+        x: torch.Tensor, w: torch.Tensor | None, bias: torch.Tensor | None, z: torch.Tensor | None,
+        doubtful: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        w, later = own if w is None else w, afterwards if doubtful is not None and doubtful else None
+        name, numbers, form = applied if later is None else _NOTHING
         result: torch.Tensor = (
-            CONVOLUTION(x, w, bias, *windows, *applied)
+            CONVOLUTION(x, w, bias, *windows, name, numbers, form)
             if z is None
-            else CONVOLUTION.binary(x, z, w, bias, *windows, "add", None, None if plain else applied[0], [], None)
+            else CONVOLUTION.binary(x, z, w, bias, *windows, "add", None, None if name == "none" else name, [], None)
         )
+        if later is not None:
+            later(result, *applied[1])
         return result
 
-    e.compute(run, x, None if own is not None else w, bias, z, outs=[out], fresh=True)
+    e.compute(run, x, None if own is not None else w, bias, z, doubtful, outs=[out], fresh=True)
 
 
 _BLOCK = 16

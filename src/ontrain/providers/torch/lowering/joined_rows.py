@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import torch
 
@@ -31,7 +32,10 @@ _BODIES = 8
 """How deep bodies lie in each other at most."""
 _UNFUSED = "session.disable_quant_qdq"
 """Kernels that onnxruntime makes of nodes for quantisation saturate on some processors."""
-_sessions: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+_LARGE = 1 << 12
+"""Bytes from which on a constant is lent to onnxruntime."""
+_SHARED = (torch.float32, torch.float64, torch.int64, torch.int32)
+_sessions: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 """By what they run, for as long as a plan has them."""
 
 
@@ -94,12 +98,12 @@ def emit_joined(e: Emitter, nodes: Iterable[ir.Node]) -> bool:
     fixed = {value: tensor for value, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
     if not all(buf.meta.is_contiguous() for value, buf in operands.items() if value not in fixed):
         return False  # what lies in another order, as images with channels last do, would be copied
-    results = _results_of(row)
-    model = _model(row, inputs, results, fixed)
+    results, lent = _results_of(row), _lent(fixed)
+    model = _model(row, inputs, results, {v: tensor for v, tensor in fixed.items() if v.name not in lent})
     if model is None:
         return False
     try:
-        session = _opened(model)
+        session = _opened(model, lent)
     except ProviderError:
         return False
     e.node, e.joined = _stand_in(row, inputs), True
@@ -107,6 +111,14 @@ def emit_joined(e: Emitter, nodes: Iterable[ir.Node]) -> bool:
     fed = {value.name or "": buf for value, buf in operands.items() if value not in fixed}
     emit_session(e, e.node.op_type, session, fed, dict(zip(names, results, strict=True)))
     return True
+
+
+def _lent(fixed: Mapping[ir.Value, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """By name, what onnxruntime reads where it lies: a message that holds it is written, read and copied."""
+    return {
+        value.name or "": tensor for value, tensor in fixed.items()
+        if tensor.nbytes >= _LARGE and tensor.dtype in _SHARED and tensor.is_contiguous()
+    }  # fmt: skip
 
 
 def _inputs_of(row: Sequence[ir.Node]) -> list[ir.Value]:
@@ -155,27 +167,47 @@ def _body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence
     return expand(op, node, inputs) if record_of(node).stock is not Stock.KERNEL else None
 
 
-def _opened(model: ir.Model) -> Any:
+def _opened(model: ir.Model, lent: Mapping[str, torch.Tensor] | None = None) -> Any:
     """A session that may be another plan's, too; it ran once, for onnxruntime refuses some nodes only then.
+
+    Args:
+        model: of the row.
+        lent: by name the inputs that never change; the session keeps them alive.
 
     Raises:
         ProviderError: onnxruntime refuses the model.
     """
+    lent = lent or {}
     model.graph.opset_imports.pop(DOMAIN, None)
     for domain in {node.domain for node in model.graph if node.domain}:
         model.graph.opset_imports[domain] = 1
-    content = ir.to_proto(model).SerializeToString()
-    key = hashlib.blake2b(content).digest()
+    proto = ir.to_proto(model)
+    _lend(proto.graph, lent)
+    content = proto.SerializeToString()
+    key = hashlib.blake2b(content).digest(), *(tensor.data_ptr() for tensor in lent.values())
     session = _sessions.get(key)
     if session is None:
-        session = open_model(content, "small nodes", settings={_UNFUSED: "1"})
-        zeros = {v.name: np.zeros(static_dims(v), v.dtype.numpy()) for v in model.graph.inputs if v.dtype is not None}
+        session = open_model(content, "small nodes", settings={_UNFUSED: "1"}, lent=lent)
+        fed = [v for v in model.graph.inputs if v.dtype is not None and v.name not in lent]
+        zeros = {v.name: np.zeros(static_dims(v), v.dtype.numpy()) for v in fed if v.dtype is not None}
         try:
             session.run(None, zeros)
         except Exception as error:  # onnxruntime's errors share no base but Exception
             raise refused("small nodes", error) from error
         _sessions[key] = session
     return session
+
+
+def _lend(graph: onnx.GraphProto, lent: Mapping[str, torch.Tensor]) -> None:
+    """Make initializers of inputs, whose numbers are elsewhere."""
+    inputs = {value.name: value for value in graph.input}
+    for name in lent:
+        value = inputs[name]
+        dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        tensor = graph.initializer.add(name=name, data_type=value.type.tensor_type.elem_type, dims=dims)
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="lent")
+        graph.input.remove(value)
 
 
 def _stand_in(row: Sequence[ir.Node], inputs: Sequence[ir.Value]) -> ir.Node:

@@ -12,6 +12,7 @@ from ontrain.operators import operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import Function
+from ontrain.providers.torch.lowering.finiteness import activations_by_aten, doubt
 from ontrain.providers.torch.lowering.product import Factors, multiply
 from ontrain.providers.torch.lowering.registry import attributes, lowers_composite
 from ontrain.providers.torch.weights import LINEAR
@@ -55,17 +56,26 @@ def _matrix(e: Emitter, f: Factors) -> torch.Tensor | None:
     return None if weight is None else e.weights(f.w).matrix(weight.t())
 
 
-def _emit(e: Emitter, f: Factors, weight: torch.Tensor, z: Buf | None, applied: _Applied) -> None:
+def _emit(
+    e: Emitter, f: Factors, weight: torch.Tensor, z: Buf | None, applied: _Applied, doubtful: Buf | None = None
+) -> None:  # fmt: skip
     """Emit oneDNN's product. A weight in its own order has no memory that a plan could name."""
-    x, z = e.contiguous(f.x), None if z is None else e.contiguous(z)
+    x, z, afterwards = e.contiguous(f.x), None if z is None else e.contiguous(z), activations_by_aten(applied[0])
 
-    def run(x: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None) -> torch.Tensor:
+    def run(
+        x: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None, doubtful: torch.Tensor | None
+    ) -> torch.Tensor:
+        later = afterwards if doubtful is not None and doubtful else None
         product: torch.Tensor = (
-            LINEAR(x, weight, bias, *applied) if z is None else LINEAR.binary(x, z, weight, bias, "add")
+            LINEAR(x, weight, bias, *(applied if later is None else _NOTHING))
+            if z is None
+            else LINEAR.binary(x, z, weight, bias, "add")
         )
+        if later is not None:
+            later(product)
         return product
 
-    e.compute(run, x, f.bias, z, outs=[f.out], fresh=True)
+    e.compute(run, x, f.bias, z, doubtful, outs=[f.out], fresh=True)
     e.program[-1].factors = f.x, f.w, f.out
 
 
@@ -89,7 +99,8 @@ def linear(e: Emitter, node: ir.Node) -> None:
     form = a.get("approximate", "none") if activation == "gelu" else ""
     matrix = _matrix(e, f)
     if matrix is not None:
-        _emit(e, f, matrix, z, (_OTHER_NAMES.get(activation, activation), [], form))
+        name = _OTHER_NAMES.get(activation, activation)
+        _emit(e, f, matrix, z, (name, [], form), doubt(e, node) if activations_by_aten(name) else None)
         return
     multiply(e, f)
     if z is not None:

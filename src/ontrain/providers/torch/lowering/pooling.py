@@ -317,7 +317,7 @@ def _mean_of_windows(
         y = torch.nn.functional.pad(x, margins)
         for axis, seen in enumerate(rows):
             windows = y.index_select(2 + axis, seen)
-            y = windows.reshape(*y.shape[: 2 + axis], -1, kernel[axis], *y.shape[3 + axis :]).sum(3 + axis)
+            y = windows.unflatten(2 + axis, (out[axis], kernel[axis])).sum(3 + axis)
         return y / counts
 
     return run
