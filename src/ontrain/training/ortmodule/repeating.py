@@ -126,13 +126,30 @@ def repetitions(
 def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:
     """Refuse a module that leaves tensors in Python objects for its next call.
 
+    Args:
+        module: stays as it is.
+        captured: the module; its graph repeats no writes.
+        args: positional arguments of the call.
+
     Raises:
         CaptureError: it does.
+
+    Warns:
+        UserWarning: it leaves tensors there for others, or adds to a list.
     """
     writes = [write for write in captured.writes if not _is_derived(write)]
-    for write, course in zip(writes, (writes and courses(module, args, {}, writes)) or (), strict=False):
+    if not writes:
+        return
+    seen = courses(module, args, {}, writes) or [Course.EACH] * len(writes)
+    for write, course in zip(writes, seen, strict=True):
         if course is Course.CARRIED:
             raise Left(write).error()
+        if course is not Course.ONCE and (write.holds_tensors or write.name in (ALL, MORE)):
+            warnings.warn(
+                f"forward writes to {write}, which stays as it was: a graph of whole steps repeats no writes. Describe "
+                "the value as an output of the model, or train with ORTModule, which repeats them",
+                stacklevel=9,
+            )
 
 
 def _is_derived(write: Write) -> bool:
