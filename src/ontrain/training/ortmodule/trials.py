@@ -150,12 +150,10 @@ def _copy_functions(functions: Sequence[FunctionType], copies: dict[int, Any]) -
     copies.update((place, CellType()) for place in cells)
     for function in functions:
         closure = tuple(copies[id(cell)] for cell in function.__closure__ or ())
-        double = FunctionType(
-            function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
-        )
-        double.__kwdefaults__ = function.__kwdefaults__
-        copies[id(function)] = functools.update_wrapper(double, function)
-        del double.__wrapped__
+        known = function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
+        copies[id(function)] = double = FunctionType(*known)
+        double.__kwdefaults__, double.__qualname__ = function.__kwdefaults__, function.__qualname__
+        vars(double).update(vars(function))
     return [(cell, copies[place]) for place, cell in cells.items()]
 
 
