@@ -14,7 +14,6 @@ from ontrain.capture import (
     ChangedStateError,
     Course,
     Reads,
-    Write,
     bind,
     flatten,
     noting_reads,
@@ -35,7 +34,7 @@ from ontrain.training.ortmodule.given_state import GivenState, computed_attribut
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
-from ontrain.training.ortmodule.left import check_left
+from ontrain.training.ortmodule.left import Left, check_left
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
@@ -81,7 +80,7 @@ class Engine:
         self.captures = 0
         self._carried = Carried()
         self._told: set[tuple[int, Any]] = set()
-        self._left: list[Write] = []
+        self._left: dict[tuple[int, Any], Left] = {}
         self._given: GivenState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
@@ -98,7 +97,7 @@ class Engine:
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
-        check_left(self._left)
+        check_left(self._left.values())
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._cache.watch.changed()
@@ -284,7 +283,9 @@ class Engine:
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
-        repeated = repetitions(self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told)
+        repeated = repetitions(
+            self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told, self._left
+        )
         graphs = [captured, *(entry.captured for entry in self.entries)]
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
@@ -295,12 +296,12 @@ class Engine:
         unread = [*(c.place for c in counted), *(r.write.place for r in known if r.course is not WriteCourse.VALUE)]
         read = [r.write for r in known if r.course is WriteCourse.VALUE]
         ways = [way for r in known for way in r.ways]
-        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, _read_by(reads, self.entries))
+        carried = [r.write for r in known if r.left is not None]
+        names = _read_by(reads, self.entries)
+        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, carried, names)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
                       followed=followed, repeated=repeated, reads=reads.by_attributes())  # fmt: skip
-        carried = [r.write for r in repeated if r.course is WriteCourse.CARRIED]
-        self._left = list({write.place: write for write in (*self._left, *carried)}.values())
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry

@@ -22,6 +22,7 @@ from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
+from ontrain.training.ortmodule.left import Before
 from ontrain.training.ortmodule.namespaces import (
     ATOMS,
     PLAIN,
@@ -60,6 +61,7 @@ class Watch:
         varying: tensors outside of the module's state that graphs read.
         read: entries of objects that graphs depend on, and that forward changes.
         ways: entries, and their values, by which forward comes to objects that it writes to.
+        carried: entries with tensors that forward reads, and writes in each call.
         names: the attributes of submodules that forward has read, by the place of the dictionary that has them, as far
             as that is known: nothing else of these submodules matters.
     """
@@ -67,10 +69,12 @@ class Watch:
     def __init__(
         self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, Any]] = (),
         varying: Iterable[torch.Tensor] = (), read: Iterable[Write] = (),
-        ways: Iterable[tuple[Table, Any, Any]] = (), names: Mapping[int, frozenset[str]] | None = None,
+        ways: Iterable[tuple[Table, Any, Any]] = (), carried: Iterable[Write] = (),
+        names: Mapping[int, frozenset[str]] | None = None,
     ) -> None:  # fmt: skip
         self.modules, self._counted, self._used = list(module.modules()), Unread(counted), names or {}
         self._read = [(write.table, write.name, write.table.value(write.name)) for write in read]
+        self._carried = [Before(write) for write in carried]
         self._ways = list({(table.key, name): (table, name, value) for table, name, value in ways}.values())
         constants = tuple(constants)
         self._outside = Outside(constants, varying)
@@ -132,6 +136,8 @@ class Watch:
         if self._sparse and _written(self._sparse) != self._written:
             return True
         if any(table.value(name) != value for table, name, value in self._read):
+            return True
+        if any(carried.changed() for carried in self._carried):
             return True
         if any(table.value(name) is not value for table, name, value in self._ways):
             return True
