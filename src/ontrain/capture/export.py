@@ -24,11 +24,13 @@ from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.frozen import FrozenParameters
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
 from ontrain.capture.inspection import restart
+from ontrain.capture.iterators import refused_iterators
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
+from ontrain.capture.reads import reads_noted
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
@@ -343,7 +345,7 @@ class Flat(nn.Module):
             tables = Tables(self._own(), self._containers.originals)
             stack.callback(tables.restore)
             owners, versions = Owners(self._own(), tensors), list(map(_version, tensors))
-            with FrozenParameters(self._own()):
+            with FrozenParameters(self._own()), reads_noted(), refused_iterators(tables.before):
                 result = self._run(lambda: self._call(named))
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)

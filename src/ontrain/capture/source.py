@@ -16,6 +16,7 @@ from ontrain.capture.installed import is_installed, path_in_packages
 __all__ = [
     "current_line",
     "is_foreign",
+    "is_machinery",
     "is_users",
     "line_text",
     "module_of",
@@ -36,6 +37,11 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in [^\n]*(?:\n
 def is_foreign(file: str) -> bool:
     """Whether a frame is the user's or a model library's, not torch's and not ours."""
     return not file.startswith((_OURS, _TORCH, "<")) and (not file.startswith(_PYTHON) or is_installed(file))
+
+
+def is_machinery(file: str) -> bool:
+    """Whether a frame is torch's or ours."""
+    return file.startswith((_OURS, _TORCH))
 
 
 def is_users(file: str | None) -> bool:

@@ -21,7 +21,7 @@ from ontrain.capture.installed import is_installed
 from ontrain.capture.reachable import held_by
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
-__all__ = ["ALL", "MISSING", "MORE", "Items", "Table", "tables_of", "ways_to"]
+__all__ = ["ALL", "MISSING", "MORE", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"]
 
 
 class _Missing:
@@ -210,15 +210,19 @@ class Members(Table):
     """A set, whose members stand for themselves."""
 
     def entries(self) -> dict[Any, Any]:
+        """Return the members, each under itself."""
         return {member: member for member in list(self.owner)}
 
     def value(self, name: Any) -> Any:
+        """Return a member, `MISSING` if it is none."""
         return name if name in self.owner else MISSING
 
     def put(self, name: Any, value: Any) -> None:
+        """Add a member, or take it away where the value is `MISSING`."""
         (self.owner.discard if value is MISSING else self.owner.add)(name)
 
     def described(self, name: Any) -> str:
+        """Return what a member is called in a message."""
         return f"the member {name!r} of a set"
 
 
@@ -299,7 +303,8 @@ def tables_of(module: nn.Module) -> list[Table]:
     # Behind a class comes its own dictionary.
     attributes.update(id(held) for part in parts if isinstance(part, type) for held in gc.get_referents(vars(part)))
     state = {id(vars(part).get(name)) for part in parts if isinstance(part, nn.Module) for name in _STATE}
-    return [table for table in tables if type(table) is not Table or id(table.owner) not in attributes | state]
+    left_out = attributes | state
+    return [table for table in tables if type(table) is not Table or id(table.owner) not in left_out]
 
 
 def _of(part: Any) -> Iterator[Table]:
@@ -320,11 +325,12 @@ def _of(part: Any) -> Iterator[Table]:
     elif kind is np.ndarray:
         if part.nbytes <= _LARGEST_ARRAY and not part.dtype.hasobject and part.flags.writeable:
             yield Contents(part)
-    elif _has_attributes(kind):
+    elif has_attributes(kind):
         yield Attributes(part)
 
 
-def _has_attributes(kind: type) -> bool:
+def has_attributes(kind: type) -> bool:
+    """Whether objects of a class have attributes that count as entries: torch's own and others' have not."""
     own = issubclass(kind, nn.Module) or str(kind.__module__).partition(".")[0] not in _SHUT
     return own and _has_dictionary(kind)
 

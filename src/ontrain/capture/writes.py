@@ -119,6 +119,9 @@ class Tables:
     Args:
         module: with the parameters and containers that forward sees.
         originals: containers of the module's own, by the place of those that stand for them meanwhile.
+
+    Attributes:
+        before: each table, and its entries.
     """
 
     def __init__(self, module: nn.Module, originals: Mapping[int, Any] | None = None) -> None:
@@ -129,7 +132,7 @@ class Tables:
             for table in ("torch.nn.Module._parameters", "torch.nn.Module._buffers")
             for name, tensor in of(table, part).items()
         }
-        self._before = [(table, table.entries()) for table in tables_of(module)]
+        self.before = [(table, table.entries()) for table in tables_of(module)]
 
     def changes(self) -> list[tuple[Write, list[torch.Tensor]]]:
         """Return what was written since, and the tensors that each value consists of.
@@ -137,7 +140,7 @@ class Tables:
         What forward has made beside tensors, sizes and plain values is no write, unless tensors are in it.
         """
         changes: dict[tuple[int, Any], tuple[Write, list[torch.Tensor]]] = {}
-        for table, before in self._before:
+        for table, before in self.before:
             for write, tensors in _changes(table, before, table.entries(), self._registered):
                 original = self._originals.get(id(table.owner))
                 own = table if original is None else type(table)(original)
@@ -146,7 +149,7 @@ class Tables:
 
     def restore(self) -> None:
         """Take back what `changes` returns."""
-        for table, before in self._before:
+        for table, before in self.before:
             for write, _ in _changes(table, before, table.entries(), self._registered):
                 write.take_back(before)
 

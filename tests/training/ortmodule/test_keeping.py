@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.errors import CaptureError, OntrainError
+from ontrain.errors import OntrainError
 from ontrain.training.ortmodule import ORTModule
 from tests.training.ortmodule.networks import assert_same_gradients, pair
 
@@ -86,9 +86,61 @@ def test_a_state_in_an_attribute_is_refused_unless_it_is_set_anew(start):
     with pytest.raises(OntrainError, match="from call to call in the attribute 'hidden' of InAttribute") as caught:
         ours(rows())
     assert "register_buffer('hidden', tensor)" in caught.value.way_out
-    with pytest.raises(CaptureError, match="'hidden'"):
-        ours.module.hidden.detach()  # which is not there
-    assert type(copy.deepcopy(ours).module.hidden) is type(ours.module.hidden)
+    torch.testing.assert_close(ours.module.hidden, eager.hidden)
+
+
+class Recurrent(nn.Module):
+    """Keeps its state in an attribute, and learns where it begins."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell, self.head, self.hidden = cell, nn.Linear(3, 2), None
+        self.begin = nn.Parameter(torch.ones(1, 3))
+
+    def forward(self, x):
+        hidden = self.cell(x, self.hidden)
+        self.hidden = hidden
+        return self.head(hidden if isinstance(hidden, torch.Tensor) else hidden[0])
+
+
+def given_tensors(module, step):
+    module.hidden = None if step % 3 == 0 else rows(step) / 2
+
+
+def given_equal_tensors(module, step):
+    module.hidden = torch.zeros(4, 3, dtype=DTYPE)
+
+
+def given_its_own_values(module, step):
+    if module.hidden is not None:
+        module.hidden = module.hidden.detach()
+
+
+def given_what_it_learns(module, step):
+    module.hidden = module.begin.expand(4, 3) * 1.0
+
+
+@pytest.mark.parametrize("prepare", [given_tensors, given_equal_tensors, given_its_own_values, given_what_it_learns])
+def test_a_call_reads_the_state_that_it_is_given_and_leaves_its_own(prepare):
+    ours, eager = pair(Recurrent(nn.GRUCell(3, 3)).double())
+    for step in range(5):
+        for module in (ours, eager):
+            prepare(module, step)
+            module(rows(step)).square().sum().backward()
+        torch.testing.assert_close(ours.module.hidden, eager.hidden)
+        assert_same_gradients(ours, eager)
+    if prepare is given_equal_tensors:
+        assert ours._engine.captures == 1
+
+
+def test_a_state_of_several_tensors_is_read_and_left_as_well():
+    ours, eager = pair(Recurrent(nn.LSTMCell(3, 3)).double())
+    for step in range(4):
+        for module in (ours, eager):
+            module.hidden = None if step == 2 or module.hidden is None else tuple(t.detach() for t in module.hidden)
+            module(rows(step)).square().sum().backward()
+        torch.testing.assert_close(ours.module.hidden, eager.hidden)
+        assert_same_gradients(ours, eager)
 
 
 @pytest.mark.parametrize("model", [InBuffer, InAttribute])

@@ -350,6 +350,38 @@ def test_what_hooks_record_is_of_each_call_and_has_gradients():
     torch.testing.assert_close(results[1], results[0])
 
 
+def with_hooks_that_hold_it(module):
+    """The module with hooks that write to it, and to a variable beside it."""
+    calls = 0
+
+    def counting(layer, inputs, output):
+        nonlocal calls
+        calls += 1
+        module.calls, module.last_calls = module.calls + 1, calls
+
+    module.calls, module.last_calls, module.seen, module.means = 0, 0, {}, []
+    module[0].register_forward_hook(lambda layer, inputs, output: module.seen.update(hidden=output))
+    module[1].register_forward_hook(lambda layer, inputs, output: module.means.append(output.detach().mean()))
+    module[1].register_forward_hook(counting)
+    own = module.forward
+    module.forward = lambda x: own(x) * 2
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:the forward hooks of submodule")
+def test_hooks_that_hold_the_module_itself_write_to_it_and_cost_no_capture():
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    model = with_hooks_that_hold_it(copy.deepcopy(eager))
+    eager, ours = with_hooks_that_hold_it(eager), ORTModule(model)
+    for rows in (2, 3, 2, 4):
+        x = torch.ones(rows, 4) * rows
+        torch.testing.assert_close(ours(x), eager(x))
+        for name in ("calls", "last_calls", "seen", "means"):
+            torch.testing.assert_close(getattr(model, name), getattr(eager, name))
+    assert ours._engine.captures == 1
+
+
 @pytest.mark.filterwarnings("ignore:.*forward hook of all modules:UserWarning")
 def test_what_a_hook_of_all_modules_records_is_of_each_call():
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh())
@@ -426,8 +458,11 @@ def test_no_tensor_of_a_trace_stays_in_an_object():
     model = Loss()
     description = {"inputs": [("x", ["rows", 4])], "outputs": [("loss", [], True)]}
     trainer = ORTTrainer(model, description, optim.SGDConfig(lr=0.1))
-    for _ in range(2):
-        trainer.train_step(torch.randn(2, 4))
+    with pytest.warns(UserWarning, match="stays as it was: a graph of whole steps repeats no writes") as told:
+        for _ in range(2):
+            trainer.train_step(torch.randn(2, 4))
+    named = " ".join(str(warning.message) for warning in told)
+    assert all(name in named for name in ("a list", "attribute 'hidden' of SimpleNamespace", "entry 'y'"))
     assert (model.items, model.helper.hidden, SEEN) == ([], None, {})
 
 

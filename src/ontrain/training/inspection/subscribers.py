@@ -89,7 +89,7 @@ class SubscriberManager:
             )
         self.unsubscribe()
         self._subscribers, self.step = list(subscribers), 0
-        root = module.module if type(module) is ORTModule else module
+        root = module.module if isinstance(module, ORTModule) else module
         self._handles.append(root.register_forward_pre_hook(_Start(self)))
         for number, (part, depth) in enumerate(_with_depths(root, 1, set())):
             place = f"{type(part).__name__}_{number}"

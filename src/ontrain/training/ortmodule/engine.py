@@ -13,9 +13,10 @@ from torch import nn
 from ontrain.capture import (
     ChangedStateError,
     Course,
-    Write,
+    Reads,
     bind,
     flatten,
+    noting_reads,
     refuse_lazy,
     refuse_scripted,
     tells_positions,
@@ -33,7 +34,7 @@ from ontrain.training.ortmodule.given_state import GivenState, computed_attribut
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
-from ontrain.training.ortmodule.left import check_left
+from ontrain.training.ortmodule.left import Left, check_left
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
@@ -79,11 +80,12 @@ class Engine:
         self.captures = 0
         self._carried = Carried()
         self._told: set[tuple[int, Any]] = set()
-        self._left: list[Write] = []
+        self._left: dict[tuple[int, Any], Left] = {}
         self._given: GivenState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
         self._writes = False  # whether each call writes to parameters
+        self._changes = False  # whether attributes changed between calls
         self._like = functools.partial(
             Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths
         )
@@ -95,7 +97,7 @@ class Engine:
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
-        check_left(self._left)
+        check_left(self._left.values())
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._cache.watch.changed()
@@ -272,15 +274,18 @@ class Engine:
         self.captures += 1
         if first:
             self._numbers.count(args, kwargs)
-        captured = trace_call(
-            self.module, args, kwargs, tensors, resized=resized,
-            asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
-            varies=self._varies, writes_parameters=self._writes,
-        )  # fmt: skip
+        with noting_reads(self.module, wanted=self._changes) as reads:
+            captured = trace_call(
+                self.module, args, kwargs, tensors, resized=resized,
+                asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
+                varies=self._varies, writes_parameters=self._writes,
+            )  # fmt: skip
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
-        repeated = repetitions(self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told)
+        repeated = repetitions(
+            self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told, self._left
+        )
         graphs = [captured, *(entry.captured for entry in self.entries)]
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
@@ -291,12 +296,12 @@ class Engine:
         unread = [*(c.place for c in counted), *(r.write.place for r in known if r.course is not WriteCourse.VALUE)]
         read = [r.write for r in known if r.course is WriteCourse.VALUE]
         ways = [way for r in known for way in r.ways]
-        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways)
+        carried = [r.write for r in known if r.left is not None]
+        names = _read_by(reads, self.entries)
+        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, carried, names)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated)  # fmt: skip
-        carried = [r.write for r in repeated if r.course is WriteCourse.CARRIED]
-        self._left = list({write.place: write for write in (*self._left, *carried)}.values())
+                      followed=followed, repeated=repeated, reads=reads.by_attributes())  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry
@@ -314,6 +319,7 @@ class Engine:
         if not self._cache.watch.has_state():
             self._forget()
             return
+        self._changes = True
         former = next((former for former in self._former if not former.watch.changed()), None)
         self._former = [f for f in self._former if f is not former][1 - _FORMER :]
         self._former.append(self._cache)
@@ -340,3 +346,10 @@ class Engine:
     def _forget(self) -> None:
         self._former, self._cache = [], CallCache(self.module)
         self._forms.clear()
+
+
+def _read_by(reads: Reads, entries: Sequence[Entry]) -> dict[int, frozenset[str]]:
+    """The attributes that a capture or an earlier one reads, of the modules of which that is known of all of them."""
+    known = [reads.by_attributes(), *(entry.reads for entry in entries)]
+    places = set(known[0]).intersection(*known[1:])
+    return {place: frozenset().union(*(names[place] for names in known)) for place in places}

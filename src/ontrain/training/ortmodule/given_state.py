@@ -61,7 +61,10 @@ class GivenState:
     ) -> Any:
         """Return what forward returns with these tensors; gradients flow to them."""
         with self._parameters(tensors):
-            return self._engine((dict(tensors), args, dict(kwargs)), {})
+            result, written = self._engine((dict(tensors), args, dict(kwargs)), {})
+        for name, table, key in _attributes(self._module, written):
+            table[key] = written[name]
+        return result
 
     @contextmanager
     def _parameters(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[None]:
@@ -96,8 +99,13 @@ class _Functional(nn.Module):
         self.module = module
         self.training = module.training
 
-    def forward(self, state: dict[str, torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return torch.func.functional_call(self.module, state, args, kwargs)
+    def forward(
+        self, state: dict[str, torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Return the module's result, and the tensors that it has put in the places of some of the state."""
+        after = dict(state)  # in which torch leaves what the module has put there
+        result = torch.func.functional_call(self.module, after, args, kwargs)
+        return result, {name: tensor for name, tensor in after.items() if tensor is not state[name]}
 
 
 def _attributes(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:

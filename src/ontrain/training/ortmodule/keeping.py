@@ -11,10 +11,9 @@ import weakref
 
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import of
-from ontrain.training.ortmodule.courses import Course
 from ontrain.training.ortmodule.entry import Entry
 from ontrain.training.ortmodule.function import Call
-from ontrain.training.ortmodule.left import STATE, Left
+from ontrain.training.ortmodule.left import STATE
 
 __all__ = ["Carried", "refuse_carried"]
 
@@ -55,8 +54,8 @@ def refuse_carried(entry: Entry) -> None:
         CaptureError: it does.
     """
     for repetition in entry.repeated:
-        if repetition.course is Course.CARRIED:
-            raise Left(repetition.write).error()
+        if repetition.left is not None:
+            raise repetition.left.error()
     for name in entry.carried:
         raise CaptureError(
             f"forward leaves buffer {name!r} with a gradient, and reads it in the next call",

@@ -23,6 +23,7 @@ from ontrain.training.ortmodule.engine import Engine
 from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
+from ontrain.training.ortmodule.special import with_special_methods
 
 __all__ = ["ORTModule"]
 
@@ -71,6 +72,10 @@ class ORTModule(nn.Module):
     Warns:
         UserWarning: once for each variable of onnxruntime's ORTModule that is set and means nothing here.
     """
+
+    def __new__(cls, module: object = None, *_: object, **__: object) -> ORTModule:
+        """Return a wrapper with the special methods of the module's class."""
+        return super().__new__(with_special_methods(cls, type(module)))
 
     def __init__(
         self, module: nn.Module, debug_options: DebugOptions | None = None, *,
@@ -166,7 +171,8 @@ class ORTModule(nn.Module):
         """The wrapped module's class: `isinstance` says of an ORTModule what it says of the module.
 
         Libraries ask, to know how a model is saved: Hugging Face's Trainer calls `save_pretrained` of a
-        `PreTrainedModel` only. `type(model)` is ORTModule, and `isinstance(model, ORTModule)` holds, too.
+        `PreTrainedModel` only. `type(model)` is ORTModule, or a subclass with what `model[0]`, `name in model` and the
+        like need; `isinstance(model, ORTModule)` holds, too.
         """
         wrapped = self.__dict__.get("_wrapped")
         return ORTModule if wrapped is None else type(wrapped)
@@ -227,7 +233,7 @@ class ORTModule(nn.Module):
         return rebound(getattr(wrapped, name), wrapped, self)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in self.__dict__ or name in _OWN or name in vars(type(self)):
+        if name in self.__dict__ or name in _OWN or name in vars(ORTModule):
             object.__setattr__(self, name, value)
         else:
             setattr(self._wrapped, name, value)

@@ -36,12 +36,14 @@ class Repetition:
         names: of the graph's outputs that the value consists of.
         course: what becomes of the entry.
         ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
+        left: what calls leave for the next call, which would read it.
     """
 
     write: Write
     names: Sequence[str]
     course: Course
     ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
+    left: Left | None = field(default=None, compare=False)
 
     @property
     def is_of_list(self) -> bool:
@@ -58,8 +60,8 @@ class Repetition:
         write, course = self.write, self.course
         if course is Course.LOST:
             return
-        if course is Course.CARRIED:
-            write.table.put(write.name, Left(write))
+        if self.left is not None:
+            self.left.leave(write.value(tensors, sizes) if write.is_repeatable else self.left)
             return
         value = write.value(tensors, sizes)
         if course is Course.MORE:
@@ -87,6 +89,7 @@ def write_input(tensor: torch.Tensor, value: torch.Tensor) -> None:
 def repetitions(
     module: nn.Module, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
     counted: Collection[tuple[int, Any]], functions: Iterable[FunctionType], told: set[tuple[int, Any]],
+    left: dict[tuple[int, Any], Left],
 ) -> list[Repetition]:  # fmt: skip
     """Return what calls of a module's graph do to Python objects.
 
@@ -98,6 +101,7 @@ def repetitions(
         counted: the entries that somebody else sees to, see `Write.place`.
         functions: all that forward may run of the user's and of the modules' classes.
         told: the entries that were warned of; more are added.
+        left: what calls leave for the next call, by entry; more is added.
 
     Raises:
         CaptureError: forward reads tensors of a list to which it has added them in the call before.
@@ -117,7 +121,8 @@ def repetitions(
         course = _by_graph(captured, names) if course is Course.ONCE and names else _by_code(write, course, functions)
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error()
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables)))
+        own = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), own))
         if write.place not in told:
             _tell(write, course, told)
     return repeated
@@ -126,13 +131,30 @@ def repetitions(
 def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:
     """Refuse a module that leaves tensors in Python objects for its next call.
 
+    Args:
+        module: stays as it is.
+        captured: the module; its graph repeats no writes.
+        args: positional arguments of the call.
+
     Raises:
         CaptureError: it does.
+
+    Warns:
+        UserWarning: it leaves tensors there for others, or adds to a list.
     """
     writes = [write for write in captured.writes if not _is_derived(write)]
-    for write, course in zip(writes, (writes and courses(module, args, {}, writes)) or (), strict=False):
+    if not writes:
+        return
+    seen = courses(module, args, {}, writes) or [Course.EACH] * len(writes)
+    for write, course in zip(writes, seen, strict=True):
         if course is Course.CARRIED:
             raise Left(write).error()
+        if course is not Course.ONCE and (write.holds_tensors or write.name in (ALL, MORE)):
+            warnings.warn(
+                f"forward writes to {write}, which stays as it was: a graph of whole steps repeats no writes. Describe "
+                "the value as an output of the model, or train with ORTModule, which repeats them",
+                stacklevel=9,
+            )
 
 
 def _is_derived(write: Write) -> bool:

@@ -9,6 +9,7 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -128,12 +129,43 @@ def copied(
 ) -> tuple[nn.Module, tuple[Any, Any], dict[int, Any]]:
     """Return copies of a module and of a call's arguments, and all copies by the place of the original."""
     plain = [detached(value) for value in args], {name: detached(value) for name, value in kwargs.items()}
-    held = (part for part in held_by([module]) if isinstance(part, torch.Tensor))
+    held = held_by([module])
+    tensors = (part for part in held if isinstance(part, torch.Tensor))
     # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
-    copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in held if tensor.grad_fn is not None}
+    copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
+    cells = _copy_functions([part for part in held if type(part) is FunctionType and part.__closure__], copies)
     double, call = copy.deepcopy((module, plain), copies)
+    for cell, new in cells:
+        _fill(new, cell, copies)
     _leave_unseen(double)
     return double, call, copies
+
+
+def _copy_functions(functions: Sequence[FunctionType], copies: dict[int, Any]) -> list[tuple[CellType, CellType]]:
+    """Add copies of functions that have variables of their own; return the variables, and those of the copies, empty.
+
+    A hook may hold the module that way: `layer.register_forward_hook(lambda *_: model.seen.append(1))`.
+    """
+    cells = {id(cell): cell for function in functions for cell in function.__closure__ or ()}
+    copies.update((place, CellType()) for place in cells)
+    for function in functions:
+        closure = tuple(copies[id(cell)] for cell in function.__closure__ or ())
+        known = function.__code__, function.__globals__, function.__name__, function.__defaults__, closure
+        copies[id(function)] = double = FunctionType(*known)
+        double.__kwdefaults__, double.__qualname__ = function.__kwdefaults__, function.__qualname__
+        vars(double).update(vars(function))
+    return [(cell, copies[place]) for place, cell in cells.items()]
+
+
+def _fill(new: CellType, cell: CellType, copies: Mapping[int, Any]) -> None:
+    """Give a variable what another one has, or the copy of it."""
+    try:
+        value = cell.cell_contents
+    except ValueError:  # has no value yet
+        return
+    if isinstance(value, MethodType) and id(value.__self__) in copies:
+        value = MethodType(value.__func__, copies[id(value.__self__)])
+    new.cell_contents = copies.get(id(value), value)
 
 
 def _leave_unseen(module: nn.Module) -> None:

@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -22,6 +22,7 @@ from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
+from ontrain.training.ortmodule.left import Before
 from ontrain.training.ortmodule.namespaces import (
     ATOMS,
     PLAIN,
@@ -60,15 +61,20 @@ class Watch:
         varying: tensors outside of the module's state that graphs read.
         read: entries of objects that graphs depend on, and that forward changes.
         ways: entries, and their values, by which forward comes to objects that it writes to.
+        carried: entries with tensors that forward reads, and writes in each call.
+        names: the attributes of submodules that forward has read, by the place of the dictionary that has them, as far
+            as that is known: nothing else of these submodules matters.
     """
 
     def __init__(
         self, module: nn.Module, constants: Iterable[torch.Tensor] = (), counted: Iterable[tuple[int, Any]] = (),
         varying: Iterable[torch.Tensor] = (), read: Iterable[Write] = (),
-        ways: Iterable[tuple[Table, Any, Any]] = (),
+        ways: Iterable[tuple[Table, Any, Any]] = (), carried: Iterable[Write] = (),
+        names: Mapping[int, frozenset[str]] | None = None,
     ) -> None:  # fmt: skip
-        self.modules, self._counted = list(module.modules()), Unread(counted)
+        self.modules, self._counted, self._used = list(module.modules()), Unread(counted), names or {}
         self._read = [(write.table, write.name, write.table.value(write.name)) for write in read]
+        self._carried = [Before(write) for write in carried]
         self._ways = list({(table.key, name): (table, name, value) for table, name, value in ways}.values())
         constants = tuple(constants)
         self._outside = Outside(constants, varying)
@@ -101,7 +107,9 @@ class Watch:
 
     def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
         """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
-        names = [name for name in attributes if name not in _OWN and not self._counted.has(attributes, name)]
+        used = self._used.get(id(attributes), attributes)
+        own = (name for name in attributes if name not in _OWN and name in used)
+        names = [name for name in own if not self._counted.has(attributes, name)]
         numbers = [name for name in names if type(attributes[name]) in PLAIN]
         if numbers:
             get = operator.itemgetter(*numbers)
@@ -128,6 +136,8 @@ class Watch:
         if self._sparse and _written(self._sparse) != self._written:
             return True
         if any(table.value(name) != value for table, name, value in self._read):
+            return True
+        if any(carried.changed() for carried in self._carried):
             return True
         if any(table.value(name) is not value for table, name, value in self._ways):
             return True
@@ -176,7 +186,8 @@ class Watch:
     def _grown(self) -> bool:
         """Whether there are new attributes that forward reads, or a forward in the place of a submodule's own."""
         for attributes, known in zip(self._without_forward, self._known, strict=True):
-            if not (attributes.keys() - known).isdisjoint({"forward", *self._scope.read}):
+            read = self._used.get(id(attributes), self._scope.read)
+            if not (attributes.keys() - known).isdisjoint({"forward", *read}):
                 return True
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
