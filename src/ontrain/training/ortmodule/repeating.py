@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, Captured, Items, Table, Write, tables_of, ways_to
+from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, tables_of, ways_to
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
-from ontrain.training.ortmodule.courses import Course, courses
+from ontrain.training.ortmodule.courses import Course, Courses, courses
 from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.left import Left
 
@@ -36,12 +36,14 @@ class Repetition:
         names: of the graph's outputs that the value consists of.
         course: what becomes of the entry.
         ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
+        made: what to write where the value is no tensor, size or plain value.
     """
 
     write: Write
     names: Sequence[str]
     course: Course
     ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
+    made: Any = field(default=MISSING, compare=False)
 
     @property
     def is_of_list(self) -> bool:
@@ -61,7 +63,7 @@ class Repetition:
         if course is Course.CARRIED:
             write.table.put(write.name, Left(write))
             return
-        value = write.value(tensors, sizes)
+        value = write.value(tensors, sizes) if self.made is MISSING else self.made
         if course is Course.MORE:
             value = write.table.value(write.name) + value - write.before
         write.table.put(ALL if course is Course.ANEW else write.name, value)
@@ -111,13 +113,17 @@ def repetitions(
     writes, functions = [write for write, _ in written], list(functions)
     seen = courses(module, args, kwargs, writes)
     if seen is None:
-        seen = [Course.EACH if write.is_repeatable else Course.LOST for write in writes]
+        seen = Courses([Course.EACH if write.is_repeatable else Course.LOST for write in writes])
     tables, repeated = tables_of(module), []
-    for (write, names), course in zip(written, seen, strict=True):
-        course = _by_graph(captured, names) if course is Course.ONCE and names else _by_code(write, course, functions)
+    for (write, names), course in zip(written, seen.each, strict=True):
+        if course is Course.ONCE and names:
+            course = _by_graph(captured, names)
+        elif write.is_repeatable:
+            course = _by_code(write, course, functions)
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error()
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables)))
+        made = MISSING if write.is_repeatable else seen.made.get(write.place, MISSING)
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), made))
         if write.place not in told:
             _tell(write, course, told)
     return repeated
@@ -130,7 +136,8 @@ def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) ->
         CaptureError: it does.
     """
     writes = [write for write in captured.writes if not _is_derived(write)]
-    for write, course in zip(writes, (writes and courses(module, args, {}, writes)) or (), strict=False):
+    seen = courses(module, args, {}, writes) if writes else None
+    for write, course in zip(writes, () if seen is None else seen.each, strict=False):
         if course is Course.CARRIED:
             raise Left(write).error()
 
