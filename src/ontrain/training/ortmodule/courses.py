@@ -34,11 +34,11 @@ class Courses:
 
     Attributes:
         each: the course of each entry.
-        made: what eager PyTorch leaves at the first call where a graph cannot write, see `Calls.made`.
+        objects: what eager PyTorch leaves at the first call where a graph cannot write, see `Calls.objects`.
     """
 
     each: Sequence[Course]
-    made: Mapping[tuple[int, Any], Any] = field(default_factory=dict)
+    objects: Mapping[tuple[int, Any], Any] = field(default_factory=dict)
 
 
 def courses(
@@ -58,7 +58,7 @@ def courses(
             calls, read = _compared(writes, functools.partial(call, disturbed=disturbed))
         except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
             continue
-        return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.made)
+        return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.objects)
     return None
 
 
@@ -90,7 +90,7 @@ def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:
     else:
         names = (entries.get(write.name, MISSING) for entries in (before, between, after))
         course = _course_of_value(write, *names, is_read=is_read)
-    if course is Course.ONCE and (write.is_repeatable or write.place in calls.made):
+    if course is Course.ONCE and (write.is_repeatable or write.place in calls.objects):
         return course
     if is_read and (write.outputs or not write.is_repeatable):
         return Course.CARRIED

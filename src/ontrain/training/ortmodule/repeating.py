@@ -36,14 +36,14 @@ class Repetition:
         names: of the graph's outputs that the value consists of.
         course: what becomes of the entry.
         ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
-        made: what to write where the value is no tensor, size or plain value.
+        replacement: what to write where the value is no tensor, size or plain value.
     """
 
     write: Write
     names: Sequence[str]
     course: Course
     ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
-    made: Any = field(default=MISSING, compare=False)
+    replacement: Any = field(default=MISSING, compare=False)
 
     @property
     def is_of_list(self) -> bool:
@@ -63,7 +63,7 @@ class Repetition:
         if course is Course.CARRIED:
             write.table.put(write.name, Left(write))
             return
-        value = write.value(tensors, sizes) if self.made is MISSING else self.made
+        value = write.value(tensors, sizes) if self.replacement is MISSING else self.replacement
         if course is Course.MORE:
             value = write.table.value(write.name) + value - write.before
         write.table.put(ALL if course is Course.ANEW else write.name, value)
@@ -122,8 +122,8 @@ def repetitions(
             course = _by_code(write, course, functions)
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error()
-        made = MISSING if write.is_repeatable else seen.made.get(write.place, MISSING)
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), made))
+        replacement = MISSING if write.is_repeatable else seen.objects.get(write.place, MISSING)
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), replacement))
         if write.place not in told:
             _tell(write, course, told)
     return repeated

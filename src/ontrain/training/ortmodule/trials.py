@@ -33,8 +33,8 @@ class Calls:
         between: after it.
         after: after the second call.
         read: the written numbers, and the lists that were added to, which the second call has read; see `Write.place`.
-        made: the objects that the first call has left where a graph cannot write, by `Write.place`. What they refer to
-            is the module's own.
+        objects: those that the first call has left where a graph cannot write, by `Write.place`. What they refer to is
+            the module's own.
     """
 
     results: list[torch.Tensor]
@@ -42,7 +42,7 @@ class Calls:
     between: Mapping[int, Mapping[Any, Any]]
     after: Mapping[int, Mapping[Any, Any]]
     read: frozenset[tuple[int, Any]]
-    made: Mapping[tuple[int, Any], Any]
+    objects: Mapping[tuple[int, Any], Any]
 
 
 def two_calls(
@@ -74,7 +74,7 @@ def two_calls(
         before = entries()
         run(double, call)
         between = entries()
-        made = _made(writes, between, copies)
+        objects = _objects(writes, between, copies)
         for write in writes:
             if write in restored:
                 replace(write, table=tables[write.table.key]).take_back(before[write.table.key])
@@ -82,14 +82,14 @@ def two_calls(
                 _mark(tables[write.table.key], write, between[write.table.key], read, disturbed=disturbed)
         read.clear()
         results = run(double, call)
-        return Calls(results, before, between, entries(), frozenset(read), made)
+        return Calls(results, before, between, entries(), frozenset(read), objects)
     finally:
         for table, name, value in lists:
             table.put(name, value)
         outside.restore()
 
 
-def _made(
+def _objects(
     writes: Sequence[Write], entries: Mapping[int, Mapping[Any, Any]], copies: dict[int, Any]
 ) -> dict[tuple[int, Any], Any]:
     """The values that a copy of the module has been given, with originals for copies among what they refer to."""
