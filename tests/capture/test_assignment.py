@@ -11,6 +11,7 @@ from scipy import optimize
 from scipy.optimize import linear_sum_assignment
 from torch import nn
 
+from ontrain.errors import CaptureError
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -51,6 +52,22 @@ class InGroups(Detector):
         return np.concatenate([rows[0], rows[1] + 3]), np.concatenate(columns, axis=0)
 
 
+class ByArrays(Detector):
+    """A detector that hands arrays to scipy, as most do, and takes tensors of what it returns."""
+
+    def match(self, cost):
+        cost = cost.detach().cpu().numpy()
+        rows, columns = linear_sum_assignment(cost[: cost.shape[0]])
+        return torch.from_numpy(rows), torch.from_numpy(columns)
+
+
+class UsesArrays(Detector):
+    """One that computes with the array, which no graph holds."""
+
+    def match(self, cost):
+        return linear_sum_assignment(cost.numpy().round(2))
+
+
 def batch(*counts):
     return torch.randn(len(counts), 4, dtype=torch.float64), [torch.randn(k, 3, dtype=torch.float64) for k in counts]
 
@@ -66,12 +83,18 @@ def assert_equal(ours, eager, arguments):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [Detector, lambda: Detector(maximize=True), ByModule, InGroups])
+@pytest.mark.parametrize("make", [Detector, lambda: Detector(maximize=True), ByModule, InGroups, ByArrays])
 def test_matched_losses_and_gradients_are_eagers(make):
     eager = make().double()
     ours = ORTModule(copy.deepcopy(eager))
     for counts in ((2, 3), (4, 2), (5, 6), (1, 1), (7, 2), (0, 3)):
         assert_equal(ours, eager, batch(*counts))
+
+
+def test_an_array_that_forward_computes_with_is_refused_with_its_line():
+    with pytest.raises(CaptureError, match="numpy") as refusal:
+        ORTModule(UsesArrays().double())(*batch(2, 3))
+    assert "round" in str(refusal.value)
 
 
 def test_numbers_of_objects_vary_in_one_graph():
@@ -87,6 +110,8 @@ def test_the_function_is_scipys_again_after_a_capture():
     ORTModule(Detector().double())(*batch(2, 3))
     assert linear_sum_assignment is own is optimize.linear_sum_assignment
     assert np.concatenate is joined
+    assert type(torch.ones(2).numpy()) is np.ndarray
+    assert "numpy" not in vars(torch.Tensor)
 
 
 def test_costs_that_are_no_numbers_are_refused():

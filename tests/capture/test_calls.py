@@ -89,6 +89,11 @@ IDS, OFFSETS = torch.tensor([1, 4, 0, 4, 2, 2, 5]), torch.tensor([0, 3, 3, 5])
 
 CALLS = {
     "rotary_by_complex_product": (rope, f(2, 5, 8)),
+    **{f"{name}_in_place": (lambda x, name=name: x * getattr(x.detach().clone(), name)(0.1), f(3, 5))
+       for name in ("gt_", "ge_", "lt_", "le_", "eq_", "ne_")},
+    "mask_in_place_of_what_has_a_gradient": (lambda x: (x * 2).gt_(0.1) + x, f(3, 5)),
+    "logic_in_place": (lambda x: x.detach().logical_not().float().logical_or_(x > 0) * x, f(3, 5)),
+    "negation_in_place": (lambda x: x.detach().relu().logical_not_() * x, f(3, 5)),
     "no_difference": (lambda x: torch.diff(x, 0, 1, prepend=x[:, :1], append=x[:, 1:]) * x, f(3, 5)),
     "grid_of_one_axis": (lambda x: torch.meshgrid(x[0], indexing="xy")[0] * x, f(3, 5)),
     "angle_along_a_broadcast_axis": (lambda x: F.cosine_similarity(x[None], x[:1, None], dim=2), f(3, 4, 5)),

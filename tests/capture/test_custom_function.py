@@ -453,3 +453,42 @@ def test_a_backward_of_its_own_for_complex_numbers_is_refused():
     ours, _ = pair(Spectrum(Turned).double())
     with pytest.raises(CaptureError, match="Turned has complex tensors"):
         ours(torch.randn(2, 4, dtype=torch.float64))
+
+
+class ComputedAnew(torch.autograd.Function):
+    """A module's checkpoint, whose backward runs the module once more."""
+
+    @staticmethod
+    def forward(context, x, module):
+        context.module = module
+        context.save_for_backward(x)
+        with torch.enable_grad():
+            return module(x.detach().requires_grad_()).detach()
+
+    @staticmethod
+    def backward(context, gradient):
+        with torch.enable_grad():
+            x = context.saved_tensors[0].detach().requires_grad_()
+            y = context.module(x)
+        torch.autograd.backward(y, gradient)
+        return x.grad, None
+
+
+class RunsLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x):
+        return ComputedAnew.apply(self.first(x), self.inner)
+
+
+def test_a_function_may_run_layers_of_the_module():
+    """The trial of such a function ends, and not the process: C++ asks the layers' weights for their device."""
+    ours, eager = pair(RunsLayers().double())
+    for rows in (2, 3):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module(x).pow(3).sum().backward()
+        assert eager.inner[0].weight.grad.abs().max() > 0
+        assert_same_gradients(ours, eager)

@@ -59,6 +59,17 @@ def of_complex(function):
     return applied
 
 
+def hermitian(z):
+    """Positive definite matrices whose eigenvalues lie apart."""
+    return z @ z.mH + torch.diag(torch.arange(1, z.shape[-1] + 1)).to(z)
+
+
+def root_of_complex(z):
+    """The square root by eigenvalues: it does not depend on the phases of the vectors."""
+    values, vectors = linalg.eigh(hermitian(z))
+    return (vectors * values.sqrt()[..., None, :]) @ vectors.mH
+
+
 def multiplied(z):
     q, r = linalg.qr(z)
     return q @ r**2
@@ -83,6 +94,9 @@ def completed(z):
 
 FUNCTIONS = {
     "cholesky": lambda p, x: linalg.cholesky(definite(p)),
+    "cholesky of complex matrices": of_complex(lambda z: linalg.cholesky(hermitian(z))),
+    "cholesky upper of complex matrices": of_complex(lambda z: linalg.cholesky(hermitian(z), upper=True)),
+    "cholesky_ex of complex matrices": of_complex(lambda z: linalg.cholesky_ex(hermitian(z))[0]),
     "cholesky upper": lambda p, x: linalg.cholesky(definite(p), upper=True),
     "cholesky_ex": lambda p, x: linalg.cholesky_ex(definite(p))[0],
     "cholesky_inverse": lambda p, x: torch.cholesky_inverse(triangle(p)),
@@ -96,6 +110,9 @@ FUNCTIONS = {
     "eigvals": lambda p, x: linalg.eigvals(p).abs().sort(-1).values,
     "eigh": lambda p, x: root(p),
     "eigvalsh": lambda p, x: linalg.eigvalsh(definite(p)),
+    "eigh of complex matrices": of_complex(root_of_complex),
+    "eigvalsh of complex matrices": of_complex(lambda z: linalg.eigvalsh(hermitian(z))),
+    "eigvalsh upper of complex matrices": of_complex(lambda z: linalg.eigvalsh(hermitian(z), UPLO="U")),
     "eigvalsh upper": lambda p, x: linalg.eigvalsh(definite(p), UPLO="U"),
     "inv": lambda p, x: linalg.inv(definite(p)),
     "householder_product": lambda p, x: linalg.householder_product(p, p[..., 0, :2]),
@@ -119,6 +136,7 @@ FUNCTIONS = {
     "ormqr": lambda p, x: torch.ormqr(p[..., :2], p[..., 0, :2], x),
     "ormqr from the right": lambda p, x: torch.ormqr(p[..., :2], p[..., 0, :2], x.mT, left=False, transpose=True),
     "pinv": lambda p, x: linalg.pinv(p[..., :2]),
+    "pinv of complex matrices": of_complex(lambda z: linalg.pinv(z[..., :2])),
     "pinv hermitian": lambda p, x: linalg.pinv(definite(p), hermitian=True),
     "pinv of low rank": lambda p, x: linalg.pinv(p[..., :2] @ p[..., :2, :], rtol=1e-6),
     "qr": lambda p, x: linalg.qr(p)[0] @ linalg.qr(p)[1] ** 2,
@@ -148,6 +166,12 @@ FUNCTIONS = {
     ).abs(),
     "solve from the right": lambda p, x: linalg.solve(definite(p), x.mT, left=False),
     "solve triangular": lambda p, x: linalg.solve_triangular(triangle(p), x, upper=False),
+    "solve triangular of complex matrices": of_complex(
+        lambda z: linalg.solve_triangular(hermitian(z), z.mT, upper=False)
+    ),
+    "solve triangular of ones of complex matrices": of_complex(
+        lambda z: linalg.solve_triangular(hermitian(z), z, upper=True, left=False, unitriangular=True)
+    ),
     "solve triangular broadcast": lambda p, x: linalg.solve_triangular(
         triangle(p.flatten()[:9].view(3, 3)), x[..., :3, :], upper=False
     ),

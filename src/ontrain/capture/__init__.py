@@ -58,6 +58,6 @@ from ontrain.capture.tables import (
 from ontrain.capture.tracing import telling_grad_mode as telling_grad_mode
 from ontrain.capture.validate import validate
 from ontrain.capture.ways_out import refuse_lazy as refuse_lazy, refuse_scripted as refuse_scripted
-from ontrain.capture.writes import Tables as Tables, Write as Write
+from ontrain.capture.writes import Tables as Tables, Write as Write, is_same as is_same
 
 __all__ = ["REQUIRES_GRAD", "CallSpec", "Captured", "OnnxModel", "Spec", "aten", "capture", "load_onnx", "validate"]

@@ -80,6 +80,8 @@ class Walk:
         op = self.op
         try:
             result = self._result(node)
+            if mutates(node) and isinstance(result, ir.Value):
+                result = op.cast(result, op.dtype)  # `x.gt_(0)` leaves x its dtype
             if isinstance(val, torch.Tensor) and isinstance(result, ir.Value):
                 self.symbols.derive(val, result, [self._argument(a) for a in node.args])
             self._state_types(node, result, val)

@@ -25,7 +25,7 @@ from ontrain.errors import CaptureError
 from ontrain.internals import of
 from ontrain.sizes import Size
 
-__all__ = ["Tables", "Write", "known_writes"]
+__all__ = ["Tables", "Write", "is_same", "known_writes"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, Enum)
 _SIZES = (torch.SymInt, torch.SymFloat)
@@ -163,7 +163,7 @@ def _changes(
         names = [name for name in (*before, *(n for n in now if n not in before)) if not _is_pythons(name)]
         changed = ((name, before.get(name, MISSING), now.get(name, MISSING)) for name in names)
     for name, was, value in changed:
-        if _is_same(was, value):
+        if is_same(was, value):
             continue
         if value is MISSING:
             yield Write(table, name, was, None), []
@@ -196,14 +196,14 @@ def _is_pythons(name: Any) -> bool:
     return isinstance(name, str) and name.startswith("__") and name.endswith("__")
 
 
-def _is_same(was: Any, value: Any) -> bool:
+def is_same(was: Any, value: Any) -> bool:
     """Whether a value is the one before: the same object, an equal number, or a container of the same items."""
     if was is value:
         return True
     if type(was) is not type(value):
         return False
     if type(value) in (list, tuple) and len(was) == len(value):
-        return all(map(_is_same, was, value))
+        return all(map(is_same, was, value))
     return isinstance(value, _PLAIN) and bool(was == value)
 
 

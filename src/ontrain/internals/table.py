@@ -17,6 +17,7 @@ _COMPOSITES = "quick captures of what torch has to write in other operators; the
 _TRANSFORMING = tuple(
     f"torch._functorch.eager_transforms.{name}" for name in ("grad_and_value_impl", "_vjp_with_argnums")
 )
+_OPERATORS = "a forward that calls an operator registered by torch.library.custom_op"
 _CHECKPOINT = "a forward that calls torch.utils.checkpoint.checkpoint"
 _DECISIONS = "a capture of the branch on values that a batch takes; such modules are refused"
 _CONVERSIONS = "capturing a module that converts its layers in forward"
@@ -126,6 +127,12 @@ TABLE: tuple[Row, ...] = (
         callers=("torch.random.manual_seed", "torch.random.set_rng_state")),
     Row("torch.fx.Tracer.module_stack", "keep which modules a trace is in while a function is tried out", None,
         _FUNCTIONS, of_instance=True),
+    Row("torch._library.custom_ops.OPDEFS", "find the code of operators that a program registers", None, _OPERATORS),
+    *(
+        Row(f"torch._library.custom_ops.CustomOpDef.{name}", "trace the code of such an operator", None, _OPERATORS,
+            of_instance=True)
+        for name in ("_backend_fns", "_init_fn", "_backward_fn", "_setup_context_fn")
+    ),
     Row("torch.where", "let masks of bytes choose", None, "a forward that calls torch.where with a mask of bytes",
         replaced=True),
     Row("torch.as_tensor", "let sizes in a list vary", None, "one graph for all sizes that torch.as_tensor gets",

@@ -283,3 +283,20 @@ def test_a_trainer_hands_inputs_to_hooks_by_position():
     trainer = ORTTrainer(model, description, SGDConfig(lr=0.1), options={"device": {"id": "cpu"}})
     trainer.train_step(A.float(), C.float())
     assert set(seen.getvalue().split()) == {"2"}
+
+
+class AsksForStrides(nn.Module):
+    """Its result depends on how the numbers of its input lie in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x) * (x.stride(-1) + (2 if x.is_contiguous() else 3))
+
+
+def test_a_forward_that_asks_for_strides_is_captured_for_each_order_of_dimensions():
+    ours, eager = pair(AsksForStrides())
+    for x in (torch.randn(2, 4), torch.randn(4, 3).T, torch.randn(5, 4), torch.randn(3, 8)[:, :4], torch.randn(4, 2).T):
+        torch.testing.assert_close(ours(x), eager(x))

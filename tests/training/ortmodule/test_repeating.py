@@ -558,3 +558,63 @@ def test_layers_that_the_first_call_makes_are_refused_with_the_way_out(model, pr
         ORTTrainer(model, description, optim.SGDConfig(lr=0.1)).train_step(torch.randn(2, 4))
     model(torch.randn(2, 4))
     ORTModule(model)(torch.randn(2, 4))
+
+
+class ConvertsItsTensors(nn.Module):
+    """A list of tensors that each call brings to the dtype of its input, as the anchors of a detector are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scales = nn.Linear(4, 3), [torch.ones(3), 2 * torch.ones(3)]
+
+    def forward(self, x):
+        self.scales = [scale.to(x.dtype) for scale in self.scales]
+        return (self.layer(x) * self.scales[0] + self.scales[1]).square().mean()
+
+
+def test_tensors_in_a_list_are_converted_by_the_first_call_and_found_by_the_next():
+    module = ConvertsItsTensors().double()
+    ours = ORTModule(copy.deepcopy(module))
+    for rows in (2, 3, 2):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        losses = [each(x) for each in (ours, module)]
+        torch.testing.assert_close(*losses)
+        assert [scale.dtype for scale in ours.module.scales] == [torch.float64] * 2
+
+
+class Criterion:
+    """No module: it holds a tensor, a tensor further inside, and a layer of the model."""
+
+    def __init__(self, model):
+        self.weights, self.options, self.layer = torch.arange(1.0, 4.0), types.SimpleNamespace(power=2), model.layer
+        self.options.scale = torch.tensor(0.5)
+
+    def __call__(self, y):
+        loss = (y * self.weights.to(y)).abs() ** self.options.power
+        return loss.mean() + self.options.scale.to(y) * self.layer.weight.square().sum()
+
+
+class MakesItsCriterion(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        if getattr(self, "criterion", None) is None:
+            self.criterion = Criterion(self)
+        return self.criterion(self.layer(x))
+
+
+def test_an_object_with_tensors_that_the_first_call_makes_is_found_by_the_next():
+    eager = MakesItsCriterion().double()
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (2, 3, 2):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x).backward()
+        for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+        left = ours.module.criterion
+        assert torch.equal(left.weights, eager.criterion.weights)
+        assert left.layer is ours.module.layer

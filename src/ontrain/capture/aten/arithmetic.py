@@ -289,9 +289,14 @@ for _word, _op_type in (("and", "And"), ("or", "Or"), ("xor", "Xor")):
     aten(f"bitwise_{_word}", f"__{_word}__")(_logical(_op_type, f"Bitwise{_op_type}"))
 
 
-@aten("logical_not", "bitwise_not")
+@aten("logical_not")
 def logical_not(op: AtenBuilder, x: Value) -> Value:
-    return op.Not(_boolean(op, x)) if op.dtype == ir.DataType.BOOL else op.BitwiseNot(x)
+    return op.Not(_boolean(op, x))
+
+
+@aten("bitwise_not")
+def bitwise_not(op: AtenBuilder, x: Value) -> Value:
+    return op.Not(x) if x.dtype == ir.DataType.BOOL else op.BitwiseNot(x)
 
 
 @aten("isnan")

@@ -20,7 +20,7 @@ from ontrain.sizes import Size
 
 __all__ = [
     "Complex", "Term", "as_complex", "complexes", "full_shape", "is_complex", "joined_product", "matmul", "on_complex",
-    "pair", "parts", "translate_complex",
+    "pair", "parts", "real_translation", "translate_complex",
 ]  # fmt: skip
 
 
@@ -91,6 +91,13 @@ def translate_complex(op: AtenBuilder, target: object, args: Sequence[Any], name
         "ontrain keeps a complex tensor as two real ones, and has no translation for this operator on them",
         "compute with torch.view_as_real, real and imag instead",
     )
+
+
+def real_translation(op: AtenBuilder) -> Handler:
+    """Return what the current node's operator does to real tensors."""
+    handler = find(op.node.target)
+    assert handler is not None
+    return handler
 
 
 def _along(op: AtenBuilder, handler: Handler, name: str, args: Sequence[Any], named: dict[str, Any]) -> Value | None:

@@ -20,13 +20,13 @@ from ontrain.capture.aten.complex import (
     joined_product,
     mul,
     on_complex,
+    real_translation,
 )
 from ontrain.capture.aten.creation import filled
-from ontrain.capture.aten.registry import find
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value, subscripts
 
-__all__: list[str] = []
+__all__ = ["cos", "sgn", "sin", "sqrt"]
 
 
 def _multilinear(op: AtenBuilder, factors: Sequence[Term], times: Callable[..., Value]) -> Complex:
@@ -49,12 +49,6 @@ def _chosen(op: AtenBuilder, factor: Any, which: int) -> Value:
     return op.cast(part, op.dtype)
 
 
-def _real(op: AtenBuilder) -> Any:
-    handler = find(op.node.target)
-    assert handler is not None
-    return handler
-
-
 @on_complex("einsum")
 def einsum(op: AtenBuilder, equation: str, operands: Sequence[Term], *, path: object = None) -> Complex:
     first, second = operands if len(operands) == 2 else (None, None)
@@ -69,14 +63,14 @@ def einsum(op: AtenBuilder, equation: str, operands: Sequence[Term], *, path: ob
 
 @on_complex("mv", "dot", "outer", "ger", "inner")
 def contraction(op: AtenBuilder, a: Term, b: Term) -> Complex:
-    real = _real(op)
+    real = real_translation(op)
     return _multilinear(op, (a, b), lambda x, y: real(op, x, y))
 
 
 @on_complex("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
             "convolution", "_convolution")  # fmt: skip
 def affine(op: AtenBuilder, x: Term, weight: Term, bias: Term | None = None, *settings: Any, **named: Any) -> Complex:
-    real = _real(op)
+    real = real_translation(op)
     y = _multilinear(op, (x, weight), lambda a, b: real(op, a, b, None, *settings, **named))
     if bias is None:
         return y
@@ -142,6 +136,11 @@ def full(op: AtenBuilder, *arguments: Any, **named: Any) -> Complex:
     return Complex(filled(op, value.real), filled(op, value.imag))
 
 
+@on_complex("eye")
+def eye(op: AtenBuilder, *arguments: Any, **named: Any) -> Complex:
+    return Complex(real_translation(op)(op, *arguments, **named), filled(op, 0))
+
+
 @on_complex("eq")
 def equal(op: AtenBuilder, a: Term, b: Term) -> Value:
     operand = next(term for term in (a, b) if isinstance(term, Complex))
@@ -177,39 +176,6 @@ def log_to_a_base(op: AtenBuilder, x: Complex) -> Complex:
     return Complex(y.real * scale, y.imag * scale)
 
 
-@on_complex("prod")
-def prod(
-    op: AtenBuilder, x: Term, dim: int | None = None, keepdim: bool = False, *, dtype: object = None
-) -> Complex:  # fmt: skip
-    """Half of the elements times the other half, and so on."""
-    y = as_complex(op, x)
-    y, shape = Complex(y.real, y.imag), op.input_shape(0)
-    axis = 0 if dim is None or not shape else dim % len(shape)
-    if dim is None or not shape:
-        y = Complex(op.Reshape(y.real, [-1]), op.Reshape(y.imag, [-1]))
-    lengths = [shape[axis]] if dim is not None and shape else shape
-    if not all(isinstance(length, int) for length in lengths):
-        raise op.refuse("a product of complex numbers whose count varies", "it is a product of halves", "fix the size")
-    count = math.prod(length for length in lengths if isinstance(length, int))
-
-    def stretch(part: Value, start: int, end: int) -> Value:
-        return op.Slice(part, [start], [end], [axis])
-
-    while count > 1:
-        half = count // 2
-        first, second, rest = (
-            Complex(stretch(y.real, *ends), stretch(y.imag, *ends))
-            for ends in ((0, half), (half, 2 * half), (2 * half, count))
-        )
-        y = mul(op, first, second)
-        if count % 2:
-            y = Complex(op.Concat(y.real, rest.real, axis=axis), op.Concat(y.imag, rest.imag, axis=axis))
-        count -= half
-    if not count:
-        return Complex(filled(op, 1), filled(op, 0))
-    return y if keepdim else Complex(op.Squeeze(y.real, [axis]), op.Squeeze(y.imag, [axis]))
-
-
 @on_complex("pow")
 def power(op: AtenBuilder, a: Term, b: Term) -> Complex:
     if isinstance(b, int | float) and b in (1, 2, 3, 4):
@@ -225,11 +191,13 @@ def power(op: AtenBuilder, a: Term, b: Term) -> Complex:
 
 @on_complex("sin")
 def sin(op: AtenBuilder, x: Complex) -> Complex:
+    """Return the sine, by functions of both parts."""
     return Complex(op.Sin(x.real) * op.Cosh(x.imag), op.Cos(x.real) * op.Sinh(x.imag))
 
 
 @on_complex("cos")
 def cos(op: AtenBuilder, x: Complex) -> Complex:
+    """Return the cosine, by functions of both parts."""
     return Complex(op.Cos(x.real) * op.Cosh(x.imag), op.Neg(op.Sin(x.real) * op.Sinh(x.imag)))
 
 
@@ -257,6 +225,7 @@ def sigmoid(op: AtenBuilder, x: Complex) -> Complex:
 
 @on_complex("sgn")
 def sgn(op: AtenBuilder, x: Complex) -> Complex:
+    """Return x over its size, and zero for zero."""
     size, zero = absolute(op, x), op.cast(0, op.dtype)
     size = op.Where(op.Equal(size, zero), op.cast(1, op.dtype), size)
     return Complex(x.real / size, x.imag / size)
@@ -271,19 +240,19 @@ def adjoint(op: AtenBuilder, x: Complex) -> Complex:
 
 @on_complex("linalg_vector_norm", "norm")
 def norm(op: AtenBuilder, x: Complex, *arguments: Any, **named: Any) -> Value:
-    size: Value = _real(op)(op, absolute(op, x), *arguments, **named)
+    size: Value = real_translation(op)(op, absolute(op, x), *arguments, **named)
     return size
 
 
 @on_complex("l1_loss")
 def l1_loss(op: AtenBuilder, x: Term, target: Term, *arguments: Any, **named: Any) -> Value:
     size = absolute(op, add(op, x, target, alpha=-1))
-    loss: Value = _real(op)(op, size, op.cast(0, op.dtype), *arguments, **named)
+    loss: Value = real_translation(op)(op, size, op.cast(0, op.dtype), *arguments, **named)
     return loss
 
 
 @on_complex("isfinite", "isnan", "isinf")
 def classified(op: AtenBuilder, x: Complex) -> Value:
-    kind = _real(op)
+    kind = real_translation(op)
     join = op.And if "isfinite" in str(op.node.target) else op.Or
     return join(kind(op, x.real), kind(op, x.imag))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ontrain.capture.aten.complex import Complex, Term, as_complex, matmul, on_complex
+from ontrain.capture.aten.complex import Complex, Term, as_complex, matmul, on_complex, real_translation
 from ontrain.capture.aten.complex_functions import sgn
-from ontrain.capture.aten.linalg import alike, fixed_sizes, turned
+from ontrain.capture.aten.linalg import alike, fixed_sizes, no_info, turned
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import Value, parts_of_whole, whole_matrix
 
@@ -116,3 +116,75 @@ def svd(
 @on_complex("linalg_svdvals")
 def svdvals(op: AtenBuilder, x: Complex, *, driver: str | None = None) -> Value:
     return svd(op, x, False)[1]
+
+
+def _interleaved(op: AtenBuilder, x: Complex) -> Value:
+    """The whole matrix with a row and a column of each part in turn: that of a triangle is nearly one."""
+    parts = [op.Concat(op.Unsqueeze(a, [-1]), op.Unsqueeze(b, [-1]), axis=-1)
+             for a, b in ((x.real, op.Neg(x.imag)), (x.imag, x.real))]  # fmt: skip
+    n, _ = fixed_sizes(op)
+    lead = [0] * (len(x.real.shape) - 2)  # as they are
+    both = op.Concat(*(op.Reshape(part, [*lead, n, 1, 2 * n]) for part in parts), axis=-2)
+    return op.Reshape(both, [*lead, 2 * n, 2 * n])
+
+
+@on_complex("linalg_cholesky", "cholesky")
+def cholesky(op: AtenBuilder, x: Complex, upper: bool = False) -> Complex:
+    """The factor of the interleaved matrix is the interleaved factor, because the diagonal of that is real."""
+    n, _ = fixed_sizes(op)
+    whole = op.composite("Cholesky", _interleaved(op, x))
+    columns = op.Slice(whole, [0], [2 * n], [-1], [2])
+    real, imag = (op.Slice(columns, [start], [2 * n], [-2], [2]) for start in (0, 1))
+    return Complex(turned(op, real), op.Neg(turned(op, imag))) if upper else Complex(real, imag)
+
+
+@on_complex("linalg_cholesky_ex")
+def cholesky_ex(
+    op: AtenBuilder, x: Complex, *, upper: bool = False, check_errors: bool = False
+) -> tuple[Complex, Value]:
+    return cholesky(op, x, upper), no_info(op, x.real)
+
+
+@on_complex("linalg_eigh", "_linalg_eigh")
+def eigh(op: AtenBuilder, x: Complex, UPLO: str = "L", compute_v: bool = True) -> tuple[Value, Complex]:
+    """Of the triangle that torch reads, with the other one as its adjoint."""
+    n, _ = fixed_sizes(op)
+    values, _, *vectors = op.composite("Eig", *_hermitian(op, x, UPLO.upper() == "U"), outputs=4)
+    _, order = op.TopK(values, op.const(np.array([n], np.int64)), axis=-1, largest=0, outputs=2)
+    places = op.Expand(op.Unsqueeze(order, [-2]), op.Shape(x.real))
+    ascending = op.GatherElements(values, order, axis=-1)
+    return ascending, Complex(*(op.GatherElements(part, places, axis=-1) for part in vectors))
+
+
+def _hermitian(op: AtenBuilder, x: Complex, upper: bool) -> tuple[Value, Value]:
+    edge = op.const(np.array(1 if upper else -1, np.int64))
+    real, imag = (op.Trilu(part, edge, upper=int(upper)) for part in (x.real, x.imag))
+    diagonal = x.real * op.const(np.eye(fixed_sizes(op)[0]), x.real.dtype)
+    return real + diagonal + turned(op, real), imag - turned(op, imag)
+
+
+@on_complex("linalg_eigvalsh")
+def eigvalsh(op: AtenBuilder, x: Complex, UPLO: str = "L") -> Value:
+    return eigh(op, x, UPLO)[0]
+
+
+@on_complex("linalg_solve_triangular")
+def solve_triangular(
+    op: AtenBuilder, a: Term, b: Term, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Complex:
+    """By a system of equations with the triangle's numbers alone."""
+    a = as_complex(op, a)
+    edge = op.const(np.array((1 if upper else -1) if unitriangular else 0, np.int64))
+    real, imag = (op.Trilu(part, edge, upper=int(upper)) for part in (a.real, a.imag))
+    if unitriangular:
+        real = real + op.const(np.eye(fixed_sizes(op)[0]), real.dtype)
+    return solve(op, Complex(real, imag), b, left=left)
+
+
+@on_complex("linalg_pinv")
+def pinv(op: AtenBuilder, x: Complex, *bounds: Any, **named: Any) -> Complex:
+    """The pseudo-inverse of the whole matrix, which has each singular value twice."""
+    if not bounds and named.get("rtol") is None and named.get("atol") is None:
+        named["rtol"] = float(np.finfo(x.real.dtype.numpy()).eps) * max(fixed_sizes(op))
+    whole = real_translation(op)(op, _whole(op, x), *bounds, **named)
+    return Complex(*parts_of_whole(op, whole))

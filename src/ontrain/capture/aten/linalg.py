@@ -10,7 +10,7 @@ from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
 from ontrain.operators import DOMAIN, Value
 
-__all__ = ["alike", "fixed_sizes", "solved", "turned"]
+__all__ = ["alike", "fixed_sizes", "no_info", "solved", "turned"]
 
 _MICROSOFT = "com.microsoft"
 
@@ -45,8 +45,8 @@ def _ones(op: AtenBuilder, like: Value) -> Value:
     return op.Expand(op.const(1.0, like.dtype), op.Concat(lead, op.const(np.array([1, 1], np.int64)), axis=0))
 
 
-def _no_info(op: AtenBuilder, x: Value) -> Value:
-    """What torch calls `info` where it checks: zero, for a matrix that cannot be factorised is an error."""
+def no_info(op: AtenBuilder, x: Value) -> Value:
+    """Return what torch calls `info` where it checks: zero, for a matrix that cannot be factorised is an error."""
     return op.Expand(op.const(np.array(0, np.int32)), op.Shape(x, start=0, end=len(x.shape) - 2))
 
 
@@ -59,7 +59,7 @@ def cholesky(op: AtenBuilder, x: Value, upper: bool = False) -> Value:
 @aten("linalg_cholesky_ex")
 def cholesky_ex(op: AtenBuilder, x: Value, *, upper: bool = False, check_errors: bool = False) -> tuple[Value, Value]:
     if check_errors:
-        return cholesky(op, x, upper), _no_info(op, x)
+        return cholesky(op, x, upper), no_info(op, x)
     factor, info = op.composite("CholeskyEx", x, outputs=2)
     return (turned(op, factor) if upper else factor), info
 
@@ -116,7 +116,7 @@ def inverse(op: AtenBuilder, x: Value) -> Value:
 
 @aten("linalg_inv_ex")
 def inv_ex(op: AtenBuilder, x: Value, *, check_errors: bool = False) -> tuple[Value, ...]:
-    return (inverse(op, x), _no_info(op, x)) if check_errors else op.composite("InverseEx", x, outputs=2)
+    return (inverse(op, x), no_info(op, x)) if check_errors else op.composite("InverseEx", x, outputs=2)
 
 
 @aten("linalg_slogdet", "slogdet")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from torch import nn
 
-from ontrain.capture import ALL, MISSING, MORE, Write, flatten
+from ontrain.capture import ALL, MISSING, MORE, Write, flatten, is_same
 from ontrain.training.ortmodule.trials import Calls, alike, two_calls
 
-__all__ = ["Course", "courses"]
+__all__ = ["Course", "Courses", "courses"]
 
 
 class Course(Enum):
@@ -27,9 +28,22 @@ class Course(Enum):
     LOST = "each call writes it, and a graph cannot"
 
 
+@dataclass(frozen=True)
+class Courses:
+    """What becomes of entries.
+
+    Attributes:
+        each: the course of each entry.
+        objects: what eager PyTorch leaves at the first call where a graph cannot write, see `Calls.objects`.
+    """
+
+    each: Sequence[Course]
+    objects: Mapping[tuple[int, Any], Any] = field(default_factory=dict)
+
+
 def courses(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write]
-) -> list[Course] | None:
+) -> Courses | None:
     """Return the course of each entry; None if the module cannot be copied, or its copy raises an error.
 
     Args:
@@ -44,7 +58,7 @@ def courses(
             calls, read = _compared(writes, functools.partial(call, disturbed=disturbed))
         except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
             continue
-        return [_course(write, calls, is_read=write in read) for write in writes]
+        return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.objects)
     return None
 
 
@@ -76,7 +90,7 @@ def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:
     else:
         names = (entries.get(write.name, MISSING) for entries in (before, between, after))
         course = _course_of_value(write, *names, is_read=is_read)
-    if course is Course.ONCE:
+    if course is Course.ONCE and (write.is_repeatable or write.place in calls.objects):
         return course
     if is_read and (write.outputs or not write.is_repeatable):
         return Course.CARRIED
@@ -100,7 +114,7 @@ def _course_of_list(write: Write, before: list[Any], between: list[Any], after: 
 
 
 def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:
-    if between is after:
+    if between is after or (write.holds_tensors and is_same(between, after)):
         return Course.ONCE
     if write.holds_tensors:
         return Course.EACH

@@ -32,7 +32,7 @@ from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.forms import Buffers, FormerState, Forms
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
-from ontrain.training.ortmodule.key import PLAIN, canonical, walk
+from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
 from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, warn_of_courses
@@ -181,11 +181,12 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients, where forward's code asks for it."""
+        """What a capture depends on of gradients and of the arguments' strides, where forward's code asks for it."""
         names = self._cache.watch.read
+        layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
         grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        return grads, tuple([leaf.requires_grad for leaf in leaves])
+        return grads, layouts, tuple([leaf.requires_grad for leaf in leaves])
 
     def _site(
         self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],

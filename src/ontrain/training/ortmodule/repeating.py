@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, Captured, Items, Table, Write, tables_of, ways_to
+from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, tables_of, ways_to
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
-from ontrain.training.ortmodule.courses import Course, courses
+from ontrain.training.ortmodule.courses import Course, Courses, courses
 from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.left import Left
 
@@ -37,6 +37,7 @@ class Repetition:
         course: what becomes of the entry.
         ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
         left: what calls leave for the next call, which would read it.
+        replacement: what to write where the value is no tensor, size or plain value.
     """
 
     write: Write
@@ -44,6 +45,7 @@ class Repetition:
     course: Course
     ways: Sequence[tuple[Table, Any, Any]] = field(default=(), compare=False)
     left: Left | None = field(default=None, compare=False)
+    replacement: Any = field(default=MISSING, compare=False)
 
     @property
     def is_of_list(self) -> bool:
@@ -63,7 +65,7 @@ class Repetition:
         if self.left is not None:
             self.left.leave(write.value(tensors, sizes) if write.is_repeatable else self.left)
             return
-        value = write.value(tensors, sizes)
+        value = write.value(tensors, sizes) if self.replacement is MISSING else self.replacement
         if course is Course.MORE:
             value = write.table.value(write.name) + value - write.before
         write.table.put(ALL if course is Course.ANEW else write.name, value)
@@ -115,14 +117,18 @@ def repetitions(
     writes, functions = [write for write, _ in written], list(functions)
     seen = courses(module, args, kwargs, writes)
     if seen is None:
-        seen = [Course.EACH if write.is_repeatable else Course.LOST for write in writes]
+        seen = Courses([Course.EACH if write.is_repeatable else Course.LOST for write in writes])
     tables, repeated = tables_of(module), []
-    for (write, names), course in zip(written, seen, strict=True):
-        course = _by_graph(captured, names) if course is Course.ONCE and names else _by_code(write, course, functions)
+    for (write, names), course in zip(written, seen.each, strict=True):
+        if course is Course.ONCE and names:
+            course = _by_graph(captured, names)
+        elif write.is_repeatable:
+            course = _by_code(write, course, functions)
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error()
         own = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), own))
+        replacement = MISSING if write.is_repeatable else seen.objects.get(write.place, MISSING)
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), own, replacement))
         if write.place not in told:
             _tell(write, course, told)
     return repeated
@@ -145,8 +151,9 @@ def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) ->
     writes = [write for write in captured.writes if not _is_derived(write)]
     if not writes:
         return
-    seen = courses(module, args, {}, writes) or [Course.EACH] * len(writes)
-    for write, course in zip(writes, seen, strict=True):
+    seen = courses(module, args, {}, writes)
+    each = [Course.EACH] * len(writes) if seen is None else seen.each
+    for write, course in zip(writes, each, strict=True):
         if course is Course.CARRIED:
             raise Left(write).error()
         if course is not Course.ONCE and (write.holds_tensors or write.name in (ALL, MORE)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -33,6 +34,8 @@ class Calls:
         between: after it.
         after: after the second call.
         read: the written numbers, and the lists that were added to, which the second call has read; see `Write.place`.
+        objects: those that the first call has left where a graph cannot write, by `Write.place`. What they refer to is
+            the module's own.
     """
 
     results: list[torch.Tensor]
@@ -40,6 +43,7 @@ class Calls:
     between: Mapping[int, Mapping[Any, Any]]
     after: Mapping[int, Mapping[Any, Any]]
     read: frozenset[tuple[int, Any]]
+    objects: Mapping[tuple[int, Any], Any]
 
 
 def two_calls(
@@ -71,6 +75,7 @@ def two_calls(
         before = entries()
         run(double, call)
         between = entries()
+        objects = _objects(writes, between, copies)
         for write in writes:
             if write in restored:
                 replace(write, table=tables[write.table.key]).take_back(before[write.table.key])
@@ -78,11 +83,24 @@ def two_calls(
                 _mark(tables[write.table.key], write, between[write.table.key], read, disturbed=disturbed)
         read.clear()
         results = run(double, call)
-        return Calls(results, before, between, entries(), frozenset(read))
+        return Calls(results, before, between, entries(), frozenset(read), objects)
     finally:
         for table, name, value in lists:
             table.put(name, value)
         outside.restore()
+
+
+def _objects(
+    writes: Sequence[Write], entries: Mapping[int, Mapping[Any, Any]], copies: dict[int, Any]
+) -> dict[tuple[int, Any], Any]:
+    """The values that a copy of the module has been given, with originals for copies among what they refer to."""
+    originals = {id(copies[id(part)]): part for part in copies.get(id(copies), ()) if id(part) in copies}
+    values = {}
+    for write in writes:
+        if not write.is_repeatable and write.name in entries[write.table.key]:
+            with suppress(Exception):  # what autograd has computed is not copied
+                values[write.place] = copy.deepcopy(entries[write.table.key][write.name], dict(originals))
+    return values
 
 
 def _lists(
