@@ -35,11 +35,12 @@ from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
-from ontrain.training.ortmodule.paths import OtherPathError, PathDraws, new_path, warn_of_courses
+from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.repeating import repetitions
-from ontrain.training.ortmodule.running import drawing_masks, leads, run
+from ontrain.training.ortmodule.request import Request
+from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
 from ontrain.training.ortmodule.trace import trace_call
@@ -111,6 +112,35 @@ class Engine:
             if self._given is None:
                 self._given = GivenState(self.module, self._like)
             return self._given(substitutes, args, kwargs)
+        request = self._request(args, kwargs)
+        undo: Callable[[], None] | None = None
+        while True:
+            with self._lock:
+                try:
+                    site = self._site(request)
+                except ChangedStateError:
+                    buffers = self._forms.buffers()
+                    undo = self._changing(undo, args, kwargs)
+                    if undo is None:
+                        self._forget()
+                    else:
+                        self._set_aside(buffers)
+                    continue
+            try:
+                result = run(site, request.tensors, request.draws.masks, self._carried)
+            except OtherPathError as error:
+                request.refuse(site, error)
+                continue
+            self._follow_up(site, request.shapes)
+            return result
+
+    def _request(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Request:
+        """Return a call with all that its capture depends on.
+
+        Raises:
+            InputError: a tensor is on another device than the module, or has no shape.
+            CaptureError: a transformation of torch.func is at work.
+        """
         tensors: list[torch.Tensor] = []
         key: list[Any] = [self._cache.watch.modes(), surroundings(), None, len(args)]
         for value in args:
@@ -121,36 +151,23 @@ class Engine:
         tensors = [t.plain() if isinstance(t, LazyOutput) else t for t in tensors]
         key[2] = self._asked(tensors)
         refuse_transforms(tensors)
-        tried: dict[Entry, OtherPathError] = {}
-        undo: Callable[[], None] | None = None
-        draws = PathDraws()
-        while True:
-            with self._lock:
-                try:
-                    site = self._site(tuple(key), args, kwargs, tensors, tried, draws)
-                except ChangedStateError:
-                    buffers = self._forms.buffers()
-                    undo = self._changing(undo, args, kwargs)
-                    if undo is None:
-                        self._forget()
-                    else:
-                        self._set_aside(buffers)
-                    continue
-            try:
-                result = run(site, tensors, draws.masks, self._carried)
-            except OtherPathError as error:
-                tried[site.entry] = error
-                draws.undo()
-                continue
-            for set_anew in site.entry.derived:
-                set_anew()
-            if any(repetition.course is WriteCourse.ONCE for repetition in site.entry.repeated):
-                self._forget()  # the next call finds what this one has written
-            if site.entry.followed:
-                sizes = site.sizes([tensor.shape for tensor in tensors])
-                for counting in site.entry.followed:
-                    counting.apply(sizes)
-            return result
+        try:
+            shapes = tuple([t.shape for t in tensors])
+        except RuntimeError:  # a nested tensor has none
+            common_device(self.module, tensors)
+            raise
+        return Request(args, kwargs, tensors, shapes, tuple(key))
+
+    def _follow_up(self, site: Site, shapes: Sequence[torch.Size]) -> None:
+        """Do what forward does to Python objects beside the writes of its graph."""
+        for set_anew in site.entry.derived:
+            set_anew()
+        if any(repetition.course is WriteCourse.ONCE for repetition in site.entry.repeated):
+            self._forget()  # the next call finds what this one has written
+        if site.entry.followed:
+            sizes = site.sizes(shapes)
+            for counting in site.entry.followed:
+                counting.apply(sizes)
 
     def _changing(
         self, undo: Callable[[], None] | None, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -188,74 +205,109 @@ class Engine:
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
         return grads, layouts, tuple([leaf.requires_grad for leaf in leaves])
 
-    def _site(
-        self, key: tuple[Hashable, ...], args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
-        tried: Mapping[Entry, OtherPathError], draws: PathDraws,
-    ) -> Site:  # fmt: skip
+    def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
-        try:
-            shapes = tuple([t.shape for t in tensors])
-        except RuntimeError:  # a nested tensor has none
-            common_device(self.module, tensors)
-            raise
-        sites = self._cache.sites(key)
+        while True:
+            site = self._known_site(request) or self._new_site(request)
+            if site is not None:
+                return site
+
+    def _known_site(self, request: Request) -> Site | None:
+        """The way that an earlier call of this key took, the latest first."""
+        sites = self._cache.sites(request.key)
         for site in sites[::-1]:
-            if site.entry in tried or not site.accepts(shapes):
+            if not request.fits(site):
                 continue
             if site.entry.moved():
-                draws.undo()
+                request.draws.undo()
                 self._forget()
-                break
-            if leads(site, tensors, draws):
+                return None
+            if request.leads_to(site):
                 # Next time, what held last is tried first.
                 sites.remove(site)
                 sites.append(site)
                 return site
-        named = {n: v for n, v in bind(self._signature, args, kwargs).items() if not self._default(n, v)}
-        places, start = {}, 0
-        # bind keeps the order in which arguments are written, which is also that of `tensors`.
-        for name, value in named.items():
-            count = len(flatten(value)[0])
-            places[name] = range(start, start + count)
-            start += count
-        told = key if tells_positions(self.module) else key[:3]
-        entries = self._cache.alike((told, *canonical(named)))
-        for entry in entries:
-            site = Site(entry, places)
-            if entry in tried or not site.accepts(shapes):
+        return None
+
+    def _new_site(self, request: Request) -> Site | None:
+        """A way that no call of this key took: to a capture for calls that mean the same, or to a new one.
+
+        Returns:
+            None if captures were forgotten, taken up or made, so that all have to be looked through again.
+        """
+        structure, places = self._meaning(request)
+        entries = self._cache.alike(structure)
+        for site in (Site(entry, places) for entry in entries):
+            if not request.fits(site):
                 continue
-            if entry.moved():
-                draws.undo()
+            if site.entry.moved():
+                request.draws.undo()
                 self._forget()
-                return self._site(key, args, kwargs, tensors, tried, draws)
-            if leads(site, tensors, draws):
+                return None
+            if request.leads_to(site):
                 break
         else:
 
             def answers(captures: Sequence[Entry]) -> bool:
-                return any(other not in tried and Site(other, places).accepts(shapes) for other in captures)
+                return any(request.fits(Site(other, places)) for other in captures)
 
-            if self._goes_back((told, *canonical(named)), answers, args, kwargs):
-                return self._site(key, args, kwargs, tensors, tried, draws)
-            masked = [Site(entry, places) for entry in entries if entry.captured.masks]
-            draws.skip_masks(next((drawing_masks(site, tensors) for site in masked if site.accepts(shapes)), None))
-            resized = any(entry not in tried and not Site(entry, places).accepts(shapes) for entry in entries)
-            course = next((entry.captured.course for entry in entries if entry.captured.course), None)
-            entry = self._capture(args, kwargs, tensors, resized=resized, first=not tried and not course, course=course)
-            entries.append(new_path(entry, tried))
-            site = Site(entries[-1], places)
-            warn_of_courses(type(self.module).__name__, [entry.captured.course for entry in entries])
-            if not leads(site, tensors, draws):
-                if entry.captured.masks and not any(other.accepts(shapes) for other in masked):
-                    # Only now is known what forward draws before it branches on what it draws.
-                    return self._site(key, args, kwargs, tensors, tried, draws)
-                raise CaptureError(
-                    f"{type(self.module).__name__} branches on random numbers that others draw, too",
-                    source=entry.captured.course.source, reason="another thread drew from the generator meanwhile",
-                    way_out="draw from a generator that no other thread draws from",
-                )  # fmt: skip
-            del entries[:-BRANCHES]
-        self._cache.add(key, site)
+            if self._goes_back(structure, answers, request.args, request.kwargs):
+                return None
+            captured = self._site_of_new_capture(request, entries, places)
+            if captured is None:
+                return None
+            site = captured
+        self._cache.add(request.key, site)
+        return site
+
+    def _meaning(self, request: Request) -> tuple[Hashable, dict[str, range]]:
+        """Return what a call says however it is written, and which of its tensors belong to which argument."""
+        bound = bind(self._signature, request.args, request.kwargs)
+        named = {name: value for name, value in bound.items() if not self._default(name, value)}
+        places, start = dict[str, range](), 0
+        # bind keeps the order in which arguments are written, which is also that of the tensors.
+        for name, value in named.items():
+            count = len(flatten(value)[0])
+            places[name] = range(start, start + count)
+            start += count
+        told = request.key if tells_positions(self.module) else request.key[:3]
+        return (told, *canonical(named)), places
+
+    def _site_of_new_capture(self, request: Request, entries: list[Entry], places: Mapping[str, range]) -> Site | None:
+        """Capture a call, and return the way to the capture.
+
+        Args:
+            request: the call.
+            entries: the captures for calls that mean the same; the new one is added.
+            places: the call's tensors, by argument.
+
+        Returns:
+            None if only now is known what forward draws before it branches on what it draws.
+
+        Raises:
+            CaptureError: another thread draws what the module branches on.
+        """
+        others = [Site(entry, places) for entry in entries]
+        masked = [site for site in others if site.entry.captured.masks and site.accepts(request.shapes)]
+        request.draws.skip_masks(next((drawing_masks(site, request.tensors) for site in masked), None))
+        resized = any(s.entry not in request.tried and not s.accepts(request.shapes) for s in others)
+        course = next((entry.captured.course for entry in entries if entry.captured.course), None)
+        first = not request.tried and not course
+        entry = self._capture(
+            request.args, request.kwargs, request.tensors, resized=resized, first=first, course=course
+        )
+        entries.append(new_path(entry, request.tried))
+        site = Site(entries[-1], places)
+        warn_of_courses(type(self.module).__name__, [entry.captured.course for entry in entries])
+        if not request.leads_to(site):
+            if entry.captured.masks and not masked:
+                return None
+            raise CaptureError(
+                f"{type(self.module).__name__} branches on random numbers that others draw, too",
+                source=entry.captured.course.source, reason="another thread drew from the generator meanwhile",
+                way_out="draw from a generator that no other thread draws from",
+            )  # fmt: skip
+        del entries[:-BRANCHES]
         return site
 
     def _capture(
