@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import torch
 from torch import nn
 
 from ontrain.capture import ALL, MISSING, MORE, Write, flatten, is_same
 from ontrain.training.ortmodule.trials import Calls, alike, two_calls
 
-__all__ = ["Course", "Courses", "courses"]
+__all__ = ["Course", "Courses", "courses", "lasting"]
 
 
 class Course(Enum):
@@ -60,6 +61,41 @@ def courses(
             continue
         return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.objects)
     return None
+
+
+def lasting(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write], seen: Courses
+) -> list[Write]:
+    """Return the entries that the first call alone writes, and by which later calls compute otherwise than the first.
+
+    A flag, the number of a first call and a tensor of the first batch are such entries; a table of positions is none.
+
+    Args:
+        module: whose forward writes; it stays as it is.
+        args: positional arguments of a call.
+        kwargs: its keyword arguments.
+        writes: what the call writes.
+        seen: what becomes of the entries.
+    """
+    once = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.ONCE]
+    for other in (True, False) if once else ():  # forward may refuse other values
+        call = functools.partial(two_calls, module, args, kwargs, writes, other=other)
+        try:
+            results = call().results
+            if alike(results, call(once).results):
+                return []
+            return [write for write in once if _returns_others(call, write, results)] or once
+        except Exception:  # noqa: BLE001 - a module of the user's, as above
+            continue
+    return []
+
+
+def _returns_others(call: Callable[..., Calls], write: Write, results: Sequence[torch.Tensor]) -> bool:
+    """Whether a second call that finds one entry as the first found it returns something else."""
+    try:
+        return not alike(results, call([write]).results)
+    except Exception:  # noqa: BLE001 - one entry without another that belongs to it
+        return False
 
 
 def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Calls, list[Write]]:

@@ -18,13 +18,19 @@ import torch
 from torch import nn
 
 from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, tables_of, ways_to
+from ontrain.errors import CaptureError
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
-from ontrain.training.ortmodule.courses import Course, Courses, courses
+from ontrain.training.ortmodule.courses import Course, Courses, courses, lasting
 from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.left import Left
 
 __all__ = ["Repetition", "refuse_writes", "repetitions", "write_input"]
+
+_EACH_OUT = "keep it in a buffer, self.register_buffer(name, torch.tensor(0)), or train with ORTModule"
+_ONCE_OUT = (
+    "call the model once before it is given to the trainer, so that it finds it written, or train with ORTModule"
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ def repetitions(
 
 
 def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:
-    """Refuse a module that leaves tensors in Python objects for its next call.
+    """Refuse a module that leaves tensors, or numbers that it computes with, in Python objects for its next call.
 
     Args:
         module: stays as it is.
@@ -153,9 +159,16 @@ def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) ->
         return
     seen = courses(module, args, {}, writes)
     each = [Course.EACH] * len(writes) if seen is None else seen.each
+    first = [] if seen is None else lasting(module, args, {}, writes, seen)
     for write, course in zip(writes, each, strict=True):
         if course is Course.CARRIED:
             raise Left(write).error()
+        if course is Course.VALUE or write in first:
+            raise CaptureError(
+                f"forward computes with {write}, which it writes itself",
+                reason="a graph of whole steps repeats no writes, so each step would compute as the first",
+                way_out=_ONCE_OUT if write in first else _EACH_OUT,
+            )
         if course is not Course.ONCE and (write.holds_tensors or write.name in (ALL, MORE)):
             warnings.warn(
                 f"forward writes to {write}, which stays as it was: a graph of whole steps repeats no writes. Describe "

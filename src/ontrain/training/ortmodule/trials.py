@@ -48,7 +48,7 @@ class Calls:
 
 def two_calls(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write],
-    restored: Sequence[Write] = (), *, disturbed: bool = False,
+    restored: Sequence[Write] = (), *, disturbed: bool = False, other: bool = False,
 ) -> Calls:  # fmt: skip
     """Run a call twice. The module, and objects beside it, stay as they are.
 
@@ -59,6 +59,7 @@ def two_calls(
         writes: what forward writes.
         restored: those of them that are taken back between the calls.
         disturbed: whether the second call finds other values in the tensors that the first has left.
+        other: whether the second call has other values in its arguments and in the parameters.
 
     Raises:
         Exception: of any kind that forward raises, or a copy of what the module holds.
@@ -81,8 +82,11 @@ def two_calls(
                 replace(write, table=tables[write.table.key]).take_back(before[write.table.key])
             else:
                 _mark(tables[write.table.key], write, between[write.table.key], read, disturbed=disturbed)
+        if other:
+            for parameter in double.parameters():
+                parameter.data = _disturbed(parameter)
         read.clear()
-        results = run(double, call)
+        results = run(double, _of_other_values(call) if other else call)
         return Calls(results, before, between, entries(), frozenset(read), objects)
     finally:
         for table, name, value in lists:
@@ -140,6 +144,17 @@ def _mark(table: Table, write: Write, entries: dict[Any, Any], read: set[tuple[i
 
 def _disturbed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach() * 1.5 + 0.25 if tensor.is_floating_point() else tensor.clone()
+
+
+def _of_other_values(call: tuple[Any, Any]) -> Any:
+    """A call with other numbers; for indices, each time the last of those that are there."""
+    tensors, spec = flatten(call)
+    others = [_disturbed(t) if t.is_floating_point() or not t.numel() else _of_last(t) for t in tensors]
+    return unflatten(spec, others)
+
+
+def _of_last(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(tensor, tensor.flatten()[-1].item())
 
 
 def copied(
