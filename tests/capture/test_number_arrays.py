@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import scipy.optimize  # noqa: F401 where it is imported, arrays are also those that it takes
 import torch
 from torch import nn
 

@@ -40,12 +40,11 @@ def test_data_dependent_control_flow_names_the_users_line():
     assert "reason" in text and "torch.where" in text
 
 
-@torch.library.custom_op("errors::unheard_of", mutates_args=())
-def unheard_of(x: torch.Tensor) -> torch.Tensor:
-    return x * 3
-
-
-unheard_of.register_fake(torch.empty_like)
+OPERATORS = torch.library.Library("errors", "DEF")
+OPERATORS.define("unheard_of(Tensor x) -> Tensor")
+OPERATORS.impl("unheard_of", lambda x: x * 3, "CompositeExplicitAutograd")
+torch.library.register_fake("errors::unheard_of", torch.empty_like, lib=OPERATORS)
+torch.library.register_autograd("errors::unheard_of", lambda _, dy: dy * 3, lib=OPERATORS)
 
 
 def test_an_operator_that_cannot_be_captured_is_named_with_its_line():
@@ -55,7 +54,7 @@ def test_an_operator_that_cannot_be_captured_is_named_with_its_line():
             self.linear = nn.Linear(4, 3)
 
         def forward(self, x):
-            return unheard_of(self.linear(x))
+            return torch.ops.errors.unheard_of(self.linear(x))
 
     trainer = make_trainer(Odd(), desc=XY, loss_fn=nn.functional.cross_entropy)
     with pytest.raises(CaptureError) as error:

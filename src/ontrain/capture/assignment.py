@@ -13,6 +13,7 @@ import torch
 
 from ontrain.capture.autograd import traced_here
 from ontrain.capture.loaded import files_with
+from ontrain.capture.number_arrays import TracedArray
 from ontrain.internals import substituted, tensor_of
 
 __all__ = ["traced_assignments"]
@@ -24,62 +25,17 @@ _NAME = "linear_sum_assignment"
 def traced_assignments() -> Iterator[None]:
     """Make `scipy.optimize.linear_sum_assignment` an operator of the trace wherever a file has it under its name.
 
-    What scipy takes and returns are arrays, and losses that match groups of predictions join them: `Tensor.numpy`,
-    `torch.from_numpy` and `numpy.concatenate` take tensors of the trace, too. Arrays and other threads get torch's,
-    scipy's and numpy's own functions.
+    What scipy takes and returns are arrays, and losses that match groups of predictions join them: `torch.from_numpy`
+    and `numpy.concatenate` take tensors of the trace, too. Arrays and other threads get the functions' own results.
     """
     own = getattr(sys.modules.get("scipy.optimize"), _NAME, None)
     files = [] if own is None else [file for file, function in files_with(_NAME) if function is own]
     places: list[tuple[Any, str, Any]] = [(file, _NAME, _traceable(own)) for file in files]
     arrays: list[tuple[Any, str, Any]] = [
-        (np, "concatenate", _joining(np.concatenate)), (torch.Tensor, "numpy", _standing_in(torch.Tensor.numpy)),
-        (torch, "from_numpy", _passing(torch.from_numpy)),
+        (np, "concatenate", _joining(np.concatenate)), (torch, "from_numpy", _passing(torch.from_numpy)),
     ]  # fmt: skip
     with substituted([*places, *arrays] if places else []):
         yield
-
-
-class _Array:
-    """What a tensor of the trace gives for an array: costs, of which a loss selects and by which it matches.
-
-    Args:
-        tensor: of the trace.
-        error: of torch, which has no array of it; raised where the array is used otherwise.
-    """
-
-    def __init__(self, tensor: torch.Tensor, error: RuntimeError) -> None:
-        self.tensor, self._error = tensor, error
-
-    @property
-    def shape(self) -> Sequence[Any]:
-        return self.tensor.shape
-
-    def __len__(self) -> int:
-        return len(self.tensor)
-
-    def __getitem__(self, place: Any) -> _Array:
-        return _Array(self.tensor[place], self._error)
-
-    def __neg__(self) -> _Array:
-        return _Array(-self.tensor, self._error)
-
-    def __getattr__(self, name: str) -> Any:
-        raise self._error
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        raise self._error
-
-
-def _standing_in(own: Any) -> Callable[..., Any]:
-    def numpy(tensor: torch.Tensor, **options: Any) -> Any:
-        try:
-            return own(tensor, **options)
-        except RuntimeError as error:
-            if traced_here() and not tensor.requires_grad:
-                return _Array(tensor, error)
-            raise
-
-    return numpy
 
 
 def _passing(own: Any) -> Callable[..., Any]:
@@ -91,7 +47,7 @@ def _passing(own: Any) -> Callable[..., Any]:
 
 def _traceable(own: Any) -> Callable[..., Any]:
     def linear_sum_assignment(cost_matrix: Any, maximize: bool = False) -> Any:
-        if isinstance(cost_matrix, _Array):
+        if isinstance(cost_matrix, TracedArray):
             cost_matrix = cost_matrix.tensor
         traced = isinstance(cost_matrix, torch.Tensor) and cost_matrix.ndim == 2 and traced_here()
         return _assign(cost_matrix, bool(maximize)) if traced else own(cost_matrix, maximize)

@@ -47,10 +47,8 @@ class Reads:
     def noted(self) -> Iterator[None]:
         """Note what is read from now on: the modules' classes have another `__getattribute__` meanwhile."""
         self._noted = True
-        noting, kinds = (
-            self._noting(),
-            [kind for kind in dict.fromkeys(map(type, self._modules)) if _reads_plainly(kind)],
-        )
+        noting = self._noting()
+        kinds = [kind for kind in dict.fromkeys(map(type, self._modules)) if _reads_plainly(kind)]
         self._whole.update(id(part) for part in self._modules if type(part) not in kinds)
         for kind in kinds:
             setattr(kind, _GET, noting)

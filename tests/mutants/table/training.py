@@ -167,7 +167,12 @@ MUTANTS = [
         REPEATED,
     ),
     # What the first call makes would be made by each.
-    mutant("training/ortmodule/courses.py", "if between is after:", "if False:", REPEATED),
+    mutant(
+        "training/ortmodule/courses.py",
+        "if between is after or (write.holds_tensors and is_same(between, after)):",
+        "if False:",
+        REPEATED,
+    ),
     mutant("training/ortmodule/courses.py", "if write.place in calls.read and course", "if course is None", REPEATED),
     mutant(
         "training/ortmodule/repeating.py",

@@ -252,17 +252,17 @@ def test_a_language_model_with_its_loss_is_eagers():
 class Unknown(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
-        return torch.linalg.pinv(torch.complex(y, y)).abs() + y.tanh()
+        return torch.std_mean(torch.complex(y, y))[0] + y.tanh()
 
 
 def test_a_piece_that_is_refused_is_run_by_pytorch_and_said_so():
     ours, eager = twins(lambda: Unknown(4, 4))
     compiled = torch.compile(ours, backend=ontrain)
     x = torch.randn(4, 4, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="PyTorch answers .*linalg_pinv"):
+    with pytest.warns(UserWarning, match=r"PyTorch answers .*(std|var)_mean"):
         assert_a_step_is_eagers(compiled, ours, eager, x)
     torch._dynamo.reset()
-    with pytest.raises(CaptureError, match="linalg_pinv"):
+    with pytest.raises(CaptureError, match=r"(std|var)_mean"):
         torch.compile(ours, backend=ontrain, **KEPT)(x)
 
 

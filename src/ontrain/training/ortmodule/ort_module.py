@@ -73,10 +73,6 @@ class ORTModule(nn.Module):
         UserWarning: once for each variable of onnxruntime's ORTModule that is set and means nothing here.
     """
 
-    def __new__(cls, module: object = None, *_: object, **__: object) -> ORTModule:
-        """Return a wrapper with the special methods of the module's class."""
-        return super().__new__(with_special_methods(cls, type(module)))
-
     def __init__(
         self, module: nn.Module, debug_options: DebugOptions | None = None, *,
         provider: str = "TorchExecutionProvider", lazy_outputs: bool | None = None,
@@ -114,6 +110,10 @@ class ORTModule(nn.Module):
                 raise
         # On the instance, so that inspect.signature shows the wrapped module's arguments: Hugging Face's Trainer asks.
         own["forward"] = functools.update_wrapper(functools.partial(ORTModule.forward, self), module.forward)
+
+    def __new__(cls, module: object = None, *_: object, **__: object) -> ORTModule:
+        """Return a wrapper with the special methods of the module's class."""
+        return super().__new__(with_special_methods(cls, type(module)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the wrapped module's forward returns.
@@ -270,6 +270,10 @@ class ORTModule(nn.Module):
         # As its state, which is copied once the copy is known: a hook may be a method of the wrapper.
         hooks = {name: held for name in _HOOKS if (held := self.__dict__[name])}
         return _wrap, (self._wrapped, self._debug_options, options), hooks
+
+
+# So that `help` and `inspect.signature` show what the constructor takes.
+setattr(ORTModule.__new__, "__wrapped__", ORTModule.__init__)  # noqa: B010
 
 
 def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:
