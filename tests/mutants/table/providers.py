@@ -247,4 +247,18 @@ MUTANTS = [
         TORCH + "reduction.py", "not bool((x == 0).any())", "True", TORCH + "test_reduction.py", "CumProd or cumprod"
     ),
     mutant(TORCH + "matmul.py", "along == 1 and down >= columns", "True", TORCH + "test_matmul.py", "gaps"),
+    # Backward would read what was written to an input since forward.
+    mutant(
+        "providers/torch/intake.py",
+        "if _version(self._tensor) != self._version:",
+        "if False:",
+        "providers/torch/test_intake.py",
+    ),
+    # A part of a larger tensor would be read from the beginning of that.
+    mutant(
+        "providers/torch/intake.py",
+        "planned and not tensor.storage_offset()",
+        "planned",
+        "providers/torch/test_intake.py",
+    ),
 ]

@@ -74,6 +74,25 @@ def test_gradients_are_eagers_and_the_feed_stays_as_it_is(layout: Callable[[], t
     torch.testing.assert_close(ours.scale.grad, eager.scale.grad, rtol=1e-12, atol=1e-12)
 
 
+class Views(Chain):
+    """Parts of the batch in other shapes and orders."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [WIDTH, ROWS / 2 - 3]."""
+        return (x.reshape(ROWS // 2, 2 * WIDTH)[3:, ::2] * self.scale).T
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_views_of_a_feed_show_its_own_elements(layout: Callable[[], torch.Tensor]) -> None:
+    eager, x = Views(), layout()
+    ours = copy.deepcopy(eager)
+    results = [called(x) for called in (eager, ORTModule(ours))]
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-12)
+    for result in results:
+        result.square().sum().backward()
+    torch.testing.assert_close(ours.scale.grad, eager.scale.grad, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_input_that_wants_gradients_is_lent_too(layout: Callable[[], torch.Tensor]) -> None:
     eager = Chain()
