@@ -13,6 +13,7 @@ from ontrain.internals.access import (
     private,
     replaced,
     substituted,
+    version_of,
     wrapped,
 )
 from ontrain.internals.ambient import (
@@ -77,6 +78,7 @@ __all__ = [
     "private",
     "replaced",
     "substituted",
+    "version_of",
     "dispatch_modes",
     "global_hooks",
     "of_torch",

@@ -29,6 +29,7 @@ __all__ = [
     "private",
     "replaced",
     "substituted",
+    "version_of",
     "wrapped",
 ]
 
@@ -69,6 +70,11 @@ def of(name: str, instance: Any) -> Any:
         return getattr(instance, _ATTRIBUTES[name])
     except AttributeError as error:
         raise _refusal(Finding(_ROWS[name], "gone", str(error))) from None
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to; 0 for one made in inference mode, where torch does not count."""
+    return 0 if tensor.is_inference() else int(of("torch.Tensor._version", tensor))
 
 
 @contextmanager

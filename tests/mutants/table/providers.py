@@ -250,15 +250,15 @@ MUTANTS = [
     # Backward would read what was written to an input since forward.
     mutant(
         "providers/torch/intake.py",
-        "if _version(self._tensor) != self._version:",
+        "if version_of(self._tensor) != self._version:",
         "if False:",
         "providers/torch/test_intake.py",
     ),
     # A part of a larger tensor would be read from the beginning of that.
     mutant(
         "providers/torch/intake.py",
-        "planned and not tensor.storage_offset()",
-        "planned",
+        "tensor.stride() == meta.stride() and not tensor.storage_offset()",
+        "tensor.stride() == meta.stride()",
         "providers/torch/test_intake.py",
     ),
 ]

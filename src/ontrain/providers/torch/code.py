@@ -23,7 +23,7 @@ from ontrain.providers.torch.buffers import Buf, Layout, Storage
 from ontrain.providers.torch.instructions import Instruction
 from ontrain.providers.torch.stock_kernel import StockKernel
 
-__all__ = ["Code", "Held", "Resolve", "codes"]
+__all__ = ["Code", "Held", "Resolve", "as_planned", "codes"]
 
 Held = list[torch.Tensor]
 """Results that live on from one part of a program to the next."""
@@ -94,7 +94,7 @@ class Code:
         self.program, self.taken, self.given = program, taken, storages
         self._viewed = viewed
         self._timed = timed
-        self._constants: dict[str, object] = {"put": _put, "as_planned": _as_planned, "torch": torch}
+        self._constants: dict[str, object] = {"put": _put, "as_planned": as_planned, "torch": torch}
         self._names: dict[int, str] = {}
         self._local: dict[tuple[int, Layout | None], str] = {}
         self._of: dict[int, list[str]] = defaultdict(list)
@@ -272,7 +272,7 @@ def _put(target: torch.Tensor, result: torch.Tensor) -> None:
     target.copy_(result if result.shape == target.shape else result.reshape(target.shape))
 
 
-def _as_planned(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a result that came in another layout than the one that the plan's views and addresses count on."""
+def as_planned(result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return a copy of what came in another layout than the one that the plan's views and addresses count on."""
     laid = torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
     return laid.copy_(result)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import torch
 
 from ontrain.errors import InputError
-from ontrain.internals import of, tensor_of
+from ontrain.internals import tensor_of, version_of
 from ontrain.providers.base import Array
 from ontrain.providers.torch.binder import Binder
 from ontrain.providers.torch.buffers import Buf, Storage
-from ontrain.providers.torch.code import Held
+from ontrain.providers.torch.code import Held, as_planned
 
 __all__ = ["Intake", "Lent", "lent_storages"]
 
@@ -31,7 +31,7 @@ class Lent:
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         self._name, self._tensor = name, tensor
-        self._version = _version(tensor)
+        self._version = version_of(tensor)
 
     def check(self) -> None:
         """Refuse what was written to since; eager PyTorch refuses it in the same place.
@@ -39,7 +39,7 @@ class Lent:
         Raises:
             InputError: the values that forward read are gone.
         """
-        if _version(self._tensor) != self._version:
+        if version_of(self._tensor) != self._version:
             raise InputError(
                 f"input {self._name!r} was changed in place between forward and backward",
                 reason="backward reads its value at forward",
@@ -69,17 +69,11 @@ class Intake:
                 target.fill_(value)
             else:
                 target.copy_(tensor_of(value))
-        return [_as_planned(feeds[name], meta) for name, meta in self._lent]
+        return [_lent(feeds[name], meta) for name, meta in self._lent]
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; inference tensors do not count it."""
-    return 0 if tensor.is_inference() else int(of("torch.Tensor._version", tensor))
-
-
-def _as_planned(value: Array, meta: torch.Tensor) -> torch.Tensor:
-    tensor = value if isinstance(value, torch.Tensor) else tensor_of(value)
-    planned = tensor.dtype == meta.dtype and tensor.stride() == meta.stride() and tensor.shape == meta.shape
-    if planned and not tensor.storage_offset() and not tensor.is_neg():
+def _lent(value: Array, meta: torch.Tensor) -> torch.Tensor:
+    tensor = (value if isinstance(value, torch.Tensor) else tensor_of(value)).to(meta.dtype)
+    if tensor.stride() == meta.stride() and not tensor.storage_offset() and not tensor.is_neg():
         return tensor
-    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype).copy_(tensor)
+    return as_planned(tensor, meta.stride())

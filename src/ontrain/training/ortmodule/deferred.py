@@ -10,7 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ontrain.errors import InputError
-from ontrain.internals import of
+from ontrain.internals import version_of
 from ontrain.locks import Lock
 from ontrain.training.ortmodule.function import Call, Session
 from ontrain.training.ortmodule.lazy import LazyOutput
@@ -43,7 +43,7 @@ class State:
     def mark(self) -> _Mark:
         """Return what tells later whether anything was changed."""
         return _Mark(
-            [of("torch.Tensor._version", t) for t in self._fixed if not t.is_inference()],
+            list(map(version_of, self._fixed)),
             [t.data_ptr() for t in self._fixed],
             [t.detach().clone() for t in self._samples],
         )  # fmt: skip
@@ -54,7 +54,7 @@ class State:
         torch counts writes, but not those through `.data`, which a hand-written update makes to every parameter: so
         the values of a few small ones are compared.
         """
-        now = [of("torch.Tensor._version", t) for t in self._fixed if not t.is_inference()]
+        now = list(map(version_of, self._fixed))
         if now != mark.versions or [t.data_ptr() for t in self._fixed] != mark.pointers:
             return False
         pairs = zip(self._samples, mark.samples, strict=True)

@@ -13,7 +13,7 @@ import torch
 
 from ontrain.capture import Decisions, Inspected, Observer
 from ontrain.errors import GradientError, InputError
-from ontrain.internals import of, private
+from ontrain.internals import private, version_of
 from ontrain.session import ModulePlan, StagedPlan
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.paths import on_path
@@ -163,7 +163,7 @@ class Call:
             OtherPathError: forward would branch otherwise for these values.
         """
         self.before = {name: self.buffers[name].clone() for name in self.read_buffers}
-        self.versions = [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
+        self.versions = list(map(version_of, self.inputs))
         outputs, tape = on_path(self.decisions, self.buffers, self.session, self.plan, self.inputs, self.seed)
         self.states = self._states()
         read = {name: self.named[name] for name in self.plan.executable.reads if not self._is_parameter(name)}
@@ -177,7 +177,7 @@ class Call:
 
     def inputs_changed(self) -> bool:
         """Whether an input was changed in place since forward."""
-        return self.versions != [of("torch.Tensor._version", t) for t in self.inputs if not t.is_inference()]
+        return self.versions != list(map(version_of, self.inputs))
 
     def changed(self) -> bool:
         """Whether an input or one of the module's tensors that no call updates was changed since forward."""
@@ -185,7 +185,7 @@ class Call:
 
     def _states(self) -> list[tuple[int, int]]:
         return [
-            (of("torch.Tensor._version", tensor), tensor.data_ptr())
+            (version_of(tensor), tensor.data_ptr())
             for name, tensor in self.named.items()
             if name not in self.buffers and not tensor.is_inference()
         ]
