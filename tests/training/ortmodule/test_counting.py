@@ -138,12 +138,13 @@ def test_a_counter_that_is_read_is_told_of_once():
         ours(torch.randn(2, 4))
 
 
-def test_the_trainer_tells_that_its_graph_keeps_a_number():
-    class Loss(Scaled):
+@pytest.mark.parametrize("kind", [Only, Inside])
+def test_the_trainer_tells_that_its_graph_keeps_a_number_that_nothing_computes_with(kind):
+    class Loss(kind):
         def forward(self, x):
             return super().forward(x).sum()
 
     description = {"inputs": [("x", [2, 4])], "outputs": [("loss", [], True)]}
     trainer = ORTTrainer(Loss(), description, optim.SGDConfig(lr=0.1))
-    with pytest.warns(UserWarning, match="'steps' of Loss from 0 to 1; a graph keeps the value"):
+    with pytest.warns(UserWarning, match=r"'steps' of \w+ from 0 to [12]; a graph keeps the value"):
         trainer.train_step(torch.randn(2, 4))

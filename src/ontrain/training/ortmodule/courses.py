@@ -124,8 +124,8 @@ def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:
     if write.name in (ALL, MORE):
         course = _course_of_list(write, list(before.values()), list(between.values()), list(after.values()))
     else:
-        names = (entries.get(write.name, MISSING) for entries in (before, between, after))
-        course = _course_of_value(write, *names, is_read=is_read)
+        values = (entries.get(write.name, MISSING) for entries in (between, after))
+        course = _course_of_value(write, before.get(write.name, _of_class(write)), *values, is_read=is_read)
     if course is Course.ONCE and (write.is_repeatable or write.place in calls.objects):
         return course
     if is_read and (write.outputs or not write.is_repeatable):
@@ -147,6 +147,11 @@ def _course_of_list(write: Write, before: list[Any], between: list[Any], after: 
     if write.name is ALL or grows or before:
         return Course.EACH
     return Course.ANEW  # what looked like a list that grows was empty before the first call
+
+
+def _of_class(write: Write) -> Any:
+    """What code reads where an object has no attribute of its own yet."""
+    return getattr(type(write.table.owner), str(write.name), MISSING) if write.table.has_attributes else MISSING
 
 
 def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:

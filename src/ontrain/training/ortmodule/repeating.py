@@ -196,7 +196,7 @@ def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) ->
     loads = loads_of(write.name, functions)
     if course is Course.ONCE:
         return course if loads else Course.EACH
-    return course if all(loads) else Course.VALUE
+    return course if all(loads) and write.before is not MISSING else Course.VALUE
 
 
 def _tell(write: Write, course: Course, told: set[tuple[int, Any]]) -> None:
