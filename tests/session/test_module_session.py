@@ -3,7 +3,9 @@
 import onnx_ir as ir
 import pytest
 import torch
+from torch import nn
 
+from ontrain.capture import capture
 from ontrain.graph import Builder, Role, new_model, set_role
 from ontrain.passes import Journal
 from ontrain.providers import available_providers, get_provider
@@ -29,3 +31,29 @@ def test_an_input_that_is_called_as_an_adjoint_is_not_taken_for_one(provider):
     torch.testing.assert_close(outputs["y"], inputs[0] * inputs[1])
     torch.testing.assert_close(gradients["x"], adjoint * inputs[1])
     torch.testing.assert_close(gradients["y.adjoint"], adjoint * inputs[0])
+
+
+class Averaging(nn.Module):
+    """Results read `mean`, an update alone reads `total` and the statistics, nothing reads what `last` was."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        for name in ("mean", "total", "last"):
+            self.register_buffer(name, torch.zeros(4))
+
+    def forward(self, x):
+        y = self.norm(self.layer(x))
+        self.total += self.mean
+        self.mean.mul_(0.9).add_(y.detach().mean(0))
+        self.last.copy_(y.detach()[0])
+        return y - self.mean
+
+
+def test_buffers_whose_old_values_reach_a_result_are_told_from_those_that_only_updates_read():
+    captured = capture(Averaging().train(), (torch.randn(3, 4),))
+    session = ModuleSession(
+        captured.model, get_provider("TorchExecutionProvider"), captured.parameters | captured.buffers,
+        torch.device("cpu"), lambda: Journal("module"),
+    )  # fmt: skip
+    assert session.read_buffers() == ["mean"]

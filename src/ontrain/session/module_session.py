@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from operator import or_
 from typing import Any
 
 import onnx_ir as ir
@@ -69,8 +70,10 @@ class ModuleSession:
         """Return the updated buffers whose old values some result depends on."""
         graph = self.model.graph
         updated = {updates_of(v) for v in graph.outputs}
-        results = {v for v in graph.outputs if updates_of(v) is None}
-        return [v.name or "" for v in graph.inputs if v.name in updated and _reaches(graph, v, results)]
+        buffers = [v for v in graph.inputs if v.name in updated]
+        sources = _sources(graph, buffers)
+        bits = functools.reduce(or_, (sources.get(v, 0) for v in graph.outputs if updates_of(v) is None), 0)
+        return [v.name or "" for place, v in enumerate(buffers) if bits >> place & 1]
 
     def plan(
         self, inputs: Sequence[torch.Tensor], wrt: tuple[str, ...] = (), seeds: tuple[str, ...] = (),
@@ -141,13 +144,16 @@ def _with_backward(seeds: tuple[str, ...], wrt: tuple[str, ...], journal: Journa
     return build_backward(forward, outputs=seeds, wrt=wrt)
 
 
-def _reaches(graph: ir.Graph, source: ir.Value, targets: set[ir.Value]) -> bool:
-    reached = {source}
+def _sources(graph: ir.Graph, inputs: Sequence[ir.Value]) -> dict[ir.Value, int]:
+    """What each value depends on of some inputs: a number with bit i set for inputs[i]."""
+    sources = {value: 1 << place for place, value in enumerate(inputs)}
     for node in graph:
-        read = [v for v in reads(node) if v in reached]
         statistics = node.inputs[3:5] if normalises_by_batch(node) else ()
-        if read and all(any(v is s for s in statistics) for v in read):
-            reached.update(node.outputs[1:])  # the running statistics; the result is of the batch alone
-        elif read:
-            reached.update(node.outputs)
-    return not reached.isdisjoint(targets)
+        result = running = 0
+        for value in reads(node):
+            bits = sources.get(value, 0)
+            running |= bits
+            result |= 0 if any(value is statistic for statistic in statistics) else bits
+        for place, output in enumerate(node.outputs if running else ()):
+            sources[output] = running if place else result  # a batch is normalised by itself alone
+    return sources
