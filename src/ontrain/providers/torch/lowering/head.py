@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 import torch
@@ -45,73 +45,200 @@ _TILE = 4 << 20
 
 @lowers_composite("LinearCrossEntropy")
 def linear_cross_entropy(e: Emitter, node: ir.Node) -> None:
-    hidden, labels, weight = (e.value(v) for v in node.inputs[:3])
-    bias = e.optional(node, 3)
-    a = attributes(node)
-    weight = e.view(weight, torch.t) if a.get("transB", 1) else weight  # [K, V]
-    outs = [e.out(v) if e.reads(v) else None for v in node.outputs]
-    loss, dhidden, dweight, dbias = (*outs, None, None, None)[:4]
-    dweight = e.view(dweight, torch.t) if dweight is not None and a.get("transB", 1) else dweight
-    rows, classes = hidden.shape[0], weight.shape[1]
-    labels = e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels
-    mean = a.get("reduction", "mean") == "mean"
-    exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    safe, share = e.new((rows, 1), torch.int64), e.new((rows, 1), exact)
-    counts, labelled = e.new((rows, 1), torch.bool), e.new((), torch.int64)
-    total, divisor = (e.new((), exact) for _ in range(2))
-    ignored = e.constant(torch.tensor(a.get("ignore_index", NO_IGNORE), device=e.device))
-    one = e.constant(torch.ones((), dtype=exact, device=e.device))
-    e.run(_shares, e.reshape(labels, (rows, 1)), ignored, one, mean, counts, labelled, total, divisor, safe, share,
-          writes=[counts, labelled, total, divisor, safe, share])  # fmt: skip
-    losses = e.new((rows, 1), exact)
-    # Rows that begin at a cache line make ATen's products a third quicker where the number of classes is odd.
-    step = ALIGN // hidden.dtype.itemsize
-    width = -(-classes // step) * step
-    # As torch.autocast has it: products in half precision, the softmax and the loss of their results in single.
-    halves = hidden.dtype != exact
-    tiles = halves and e.device.type == "cpu"
-    height = _height(rows, width * (hidden.dtype if tiles else exact).itemsize, e.settings.logits_bytes)
-    tile = min(height, max(1, _TILE // (width * exact.itemsize))) if tiles else height
-    scores = e.new((tile, width), exact)
-    raw = e.new((height, width), hidden.dtype) if halves else scores
-    aligned = halves and _wants_aligned(e.device, classes)
-    if aligned:
-        weight, bias = _widened(e, weight, width), None if bias is None else _widened(e, bias, width)
-    elif halves and width > classes:
-        # oneDNN's products in half precision read on past the classes and multiply it by zero, which keeps a NaN.
-        spare = e.narrow(raw, 1, classes, width - classes)
-        e.run(torch.Tensor.zero_, spare, writes=[spare])
-    bias_sums = e.new((classes,), exact) if dbias is not None and dbias.dtype != exact else dbias
-    # Half precision would round the sum at each chunk.
-    sums = _same_order(e, dweight, exact) if dweight is not None and halves and height < rows else None
-    total_dweight = dweight
-    if aligned and dweight is not None:
-        sums, dweight = dweight if sums is None else sums, _same_order(e, dweight, dweight.dtype, width)
-    minus = e.constant(torch.full((1, 1), -1.0, dtype=exact, device=e.device))
-    differentiates = any(place is not None for place in (dhidden, dweight, dbias))
-    for start in range(0, rows, height):
-        count = min(height, rows - start)
-        chunk = e.narrow(e.narrow(raw, 0, 0, count), 1, 0, width if aligned else classes)
-        taken = e.narrow(hidden, 0, start, count)
-        multiply(e, Factors(taken, weight, chunk, bias))
-        known = [e.narrow(value, 0, start, count) for value in (safe, share)]
-        noted = e.narrow(losses, 0, start, count)
-        writes = [scores, chunk, noted, *([] if bias_sums is None else [bias_sums])]
-        e.run(_lose, scores, chunk, *known, minus, noted, bias_sums, classes, differentiates, start == 0, writes=writes)
-        if dhidden is not None:
-            place = e.narrow(dhidden, 0, start, count)
-            multiply(e, Factors(chunk, e.view(weight, torch.t), place))
-            e.run(torch.Tensor.mul_, place, e.narrow(share, 0, start, count), writes=[place])
-        if dweight is not None:
-            shared = e.call(torch.mul, taken, e.narrow(share, 0, start, count), out=e.new(taken.shape, taken.dtype))
-            _differentiate_weight(e, Factors(e.view(shared, torch.t), chunk, dweight), sums, first=start == 0)
-    if sums is not None and total_dweight is not None and sums is not total_dweight:
-        e.run(torch.Tensor.copy_, total_dweight, sums, writes=[total_dweight])
-    if dbias is not None and bias_sums is not None and bias_sums is not dbias:
-        e.run(torch.Tensor.copy_, dbias, bias_sums, writes=[dbias])
-    if loss is not None:
-        nothing = e.constant(torch.zeros((), dtype=losses.dtype, device=e.device))
-        e.run(_total, losses, counts, total if mean else None, nothing, loss, writes=[losses, loss])
+    head = _Head.of(e, node)
+    labels, sheet = _Labels.of(e, head), _Sheet.of(e, head)
+    sums = _Sums.of(e, head, sheet)
+    for start in range(0, head.rows, sheet.height):
+        count = min(sheet.height, head.rows - start)
+        _emit_chunk(e, head, labels.of_rows(e, start, count), sheet, sums, start, count)
+    for total, place in ((sums.weight, head.dweight), (sums.bias, head.dbias)):
+        if total is not None and place is not None and total is not place:
+            e.run(torch.Tensor.copy_, place, total, writes=[place])
+    if head.loss is not None:
+        nothing = e.constant(torch.zeros((), dtype=head.exact, device=e.device))
+        e.run(_total, labels.losses, labels.counts, labels.total if head.mean else None, nothing, head.loss,
+              writes=[labels.losses, head.loss])  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A node's operands and results, weights as [K, V] in whatever order they lie.
+
+    Attributes:
+        hidden: [N, K].
+        labels: [N], of any shape.
+        exact: the type of softmax and loss.
+        mean: whether the loss is the mean over the rows that count, not their sum.
+        ignored: the label of rows that do not count.
+        loss, dhidden, dweight, dbias: as far as somebody reads them.
+    """
+
+    hidden: Buf
+    labels: Buf
+    weight: Buf
+    bias: Buf | None
+    exact: torch.dtype
+    mean: bool
+    ignored: int
+    loss: Buf | None
+    dhidden: Buf | None
+    dweight: Buf | None
+    dbias: Buf | None
+
+    @classmethod
+    def of(cls, e: Emitter, node: ir.Node) -> _Head:
+        hidden, labels, weight = (e.value(v) for v in node.inputs[:3])
+        a = attributes(node)
+        across = bool(a.get("transB", 1))
+        outs = [e.out(v) if e.reads(v) else None for v in node.outputs]
+        loss, dhidden, dweight, dbias = (*outs, None, None, None)[:4]
+        return cls(
+            hidden, e.cast(labels, torch.int64) if labels.dtype != torch.int64 else labels,
+            e.view(weight, torch.t) if across else weight, e.optional(node, 3),
+            torch.float64 if hidden.dtype == torch.float64 else torch.float32,
+            a.get("reduction", "mean") == "mean", a.get("ignore_index", NO_IGNORE), loss, dhidden,
+            e.view(dweight, torch.t) if dweight is not None and across else dweight, dbias,
+        )  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        return self.hidden.shape[0]
+
+    @property
+    def classes(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def is_half(self) -> bool:
+        """Whether, as torch.autocast has it, products are in half precision, and softmax and loss in single."""
+        return self.hidden.dtype != self.exact
+
+    @property
+    def differentiates(self) -> bool:
+        return any(place is not None for place in (self.dhidden, self.dweight, self.dbias))
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Of each row [N, 1] whether it counts, a label that may be looked up, its share in the loss, and its own loss.
+
+    `total`, a scalar, is how many rows count.
+    """
+
+    counts: Buf
+    safe: Buf
+    share: Buf
+    losses: Buf
+    total: Buf
+
+    @classmethod
+    def of(cls, e: Emitter, head: _Head) -> _Labels:
+        column = (head.rows, 1)
+        counts, labelled = e.new(column, torch.bool), e.new((), torch.int64)
+        safe, share = e.new(column, torch.int64), e.new(column, head.exact)
+        total, divisor = (e.new((), head.exact) for _ in range(2))
+        ignored = e.constant(torch.tensor(head.ignored, device=e.device))
+        one = e.constant(torch.ones((), dtype=head.exact, device=e.device))
+        e.run(_shares, e.reshape(head.labels, column), ignored, one, head.mean, counts, labelled, total, divisor, safe,
+              share, writes=[counts, labelled, total, divisor, safe, share])  # fmt: skip
+        return cls(counts, safe, share, e.new(column, head.exact), total)
+
+    def of_rows(self, e: Emitter, start: int, count: int) -> _Labels:
+        columns = (self.counts, self.safe, self.share, self.losses)
+        counts, safe, share, losses = (e.narrow(column, 0, start, count) for column in columns)
+        return _Labels(counts, safe, share, losses, self.total)
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The memory in which a chunk's scores are made.
+
+    Attributes:
+        minus: −1, [1, 1]: what a label adds to the adjoint of its own score.
+        scores: [tile, V and columns to spare], in which the softmax of some rows at a time is made.
+        raw: [height, the same] as products make and take them: the same memory unless those are in half precision.
+        weight, bias: as products read them, with zeros for columns to spare where `columns` counts these.
+        columns: of a chunk's products.
+    """
+
+    minus: Buf
+    scores: Buf
+    raw: Buf
+    weight: Buf
+    bias: Buf | None
+    columns: int
+
+    @classmethod
+    def of(cls, e: Emitter, head: _Head) -> _Sheet:
+        # Rows that begin at a cache line make ATen's products a third quicker where the number of classes is odd.
+        step = ALIGN // head.hidden.dtype.itemsize
+        width = -(-head.classes // step) * step
+        tiles = head.is_half and e.device.type == "cpu"
+        itemsize = (head.hidden.dtype if tiles else head.exact).itemsize
+        height = _height(head.rows, width * itemsize, e.settings.logits_bytes)
+        tile = min(height, max(1, _TILE // (width * head.exact.itemsize))) if tiles else height
+        scores = e.new((tile, width), head.exact)
+        minus = e.constant(torch.full((1, 1), -1.0, dtype=head.exact, device=e.device))
+        if not head.is_half:
+            return cls(minus, scores, scores, head.weight, head.bias, head.classes)
+        raw = e.new((height, width), head.hidden.dtype)
+        if _wants_aligned(e.device, head.classes):
+            weight = _widened(e, head.weight, width)
+            return cls(minus, scores, raw, weight, None if head.bias is None else _widened(e, head.bias, width), width)
+        if width > head.classes:
+            # oneDNN's products in half precision read on past the classes and multiply it by zero, which keeps a NaN.
+            spare = e.narrow(raw, 1, head.classes, width - head.classes)
+            e.run(torch.Tensor.zero_, spare, writes=[spare])
+        return cls(minus, scores, raw, head.weight, head.bias, head.classes)
+
+    @property
+    def height(self) -> int:
+        """Rows of a chunk."""
+        return self.raw.shape[0]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Where gradients are added up over the chunks.
+
+    Attributes:
+        product: [K, V], or with columns to spare: of a chunk, or of all where nothing stands for their sum.
+        weight: [K, V], what stands for the weight's gradient, if anything does.
+        bias: [V].
+    """
+
+    product: Buf | None
+    weight: Buf | None
+    bias: Buf | None
+
+    @classmethod
+    def of(cls, e: Emitter, head: _Head, sheet: _Sheet) -> _Sums:
+        dweight, dbias = head.dweight, head.dbias
+        bias = e.new((head.classes,), head.exact) if dbias is not None and dbias.dtype != head.exact else dbias
+        if dweight is None:
+            return cls(None, None, bias)
+        # Half precision would round the sum at each chunk.
+        weight = _same_order(e, dweight, head.exact) if head.is_half and sheet.height < head.rows else None
+        if sheet.columns == head.classes:
+            return cls(dweight, weight, bias)
+        return cls(_same_order(e, dweight, dweight.dtype, sheet.columns), dweight if weight is None else weight, bias)
+
+
+def _emit_chunk(e: Emitter, head: _Head, labels: _Labels, sheet: _Sheet, sums: _Sums, start: int, count: int) -> None:
+    """Emit the loss of some rows and what follows from them; `labels` are theirs."""
+    chunk = e.narrow(e.narrow(sheet.raw, 0, 0, count), 1, 0, sheet.columns)
+    hidden, is_first = e.narrow(head.hidden, 0, start, count), start == 0
+    multiply(e, Factors(hidden, sheet.weight, chunk, sheet.bias))
+    writes = [sheet.scores, chunk, labels.losses, *([] if sums.bias is None else [sums.bias])]
+    e.run(_lose, sheet.scores, chunk, labels.safe, labels.share, sheet.minus, labels.losses, sums.bias, head.classes,
+          head.differentiates, is_first, writes=writes)  # fmt: skip
+    if head.dhidden is not None:
+        place = e.narrow(head.dhidden, 0, start, count)
+        multiply(e, Factors(chunk, e.view(sheet.weight, torch.t), place))
+        e.run(torch.Tensor.mul_, place, labels.share, writes=[place])
+    if sums.product is not None:
+        shared = e.call(torch.mul, hidden, labels.share, out=e.new(hidden.shape, hidden.dtype))
+        _differentiate_weight(e, Factors(e.view(shared, torch.t), chunk, sums.product), sums.weight, first=is_first)
 
 
 def _wants_aligned(device: torch.device, classes: int) -> bool:

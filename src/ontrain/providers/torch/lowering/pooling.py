@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import onnx_ir as ir
@@ -46,68 +47,106 @@ def _reaches(
     return any((out - 1) * s + (k - 1) * d >= n + before + after for n, out, k, s, d, (before, after) in axes)
 
 
+@dataclass(frozen=True)
+class _Windows:
+    """Windows of a pool over images [N, C, …], by spatial axis; `sizes` are the result's.
+
+    Attributes:
+        ceil: whether sizes are rounded up.
+        beyond: whether windows reach beyond the images and their pads.
+    """
+
+    kernel: Sequence[int]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[tuple[int, int]]
+    sizes: Sequence[int]
+    ceil: bool
+    beyond: bool
+
+    @classmethod
+    def of(cls, node: ir.Node, x: Buf) -> _Windows:
+        a = attributes(node)
+        strides, dilations, pads = geometry(a, x, a["kernel_shape"])
+        kernel, sizes = a["kernel_shape"], static_dims(node.outputs[0])[2:]
+        beyond = _reaches(x, sizes, kernel, strides, dilations, pads)
+        return cls(kernel, strides, dilations, pads, sizes, _ceil(a), beyond)
+
+    @property
+    def before(self) -> list[int]:
+        return [before for before, _ in self.pads]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether ATen takes the pads."""
+        return _takes(self.kernel, self.pads)
+
+
 @lowers("MaxPool")
 def max_pool(e: Emitter, node: ir.Node) -> None:
     x = e.value(node.inputs[0])
-    a = attributes(node)
-    kernel = a["kernel_shape"]
-    strides, dilations, pads = geometry(a, x, kernel)
-    wanted = static_dims(node.outputs[0])[2:]
-    if 0 in wanted:
+    windows = _Windows.of(node, x)
+    is_atens = len(windows.kernel) in _RANKS and windows.is_even and (windows.ceil or not windows.beyond)
+    if 0 in windows.sizes:
         _nothing(e, node, x)
+    elif is_atens and _only_differentiated(node):
+        _pool_for_gradient(e, node, x, windows)
+    elif e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
+        _pool_alone(e, node, x, windows)
+    else:
+        _pool_with_places(e, node, x, windows)
+
+
+def _pool_for_gradient(e: Emitter, node: ir.Node, x: Buf, windows: _Windows) -> None:
+    """Emit maxima with places as ATen counts them, which the gradient takes."""
+    y = e.out(node.outputs[0], x)
+    places = e.new(y.shape, torch.int64, order_of(y.meta))
+    told = _windows(windows.kernel, windows.strides, windows.before, windows.dilations)
+    images, maxima, at = (_images(e, v) for v in (e.ordered(x, order_of(x.meta)), y, places))
+    pool = aten.max_pool3d_with_indices.out if len(windows.kernel) == 3 else aten.max_pool2d_with_indices.out
+    e.run(pool, images, *told, windows.ceil, out=maxima, indices=at, writes=[maxima, at])
+    e.keep(node.outputs[1], places, kernel=(*told, windows.ceil))
+
+
+def _pool_alone(e: Emitter, node: ir.Node, x: Buf, windows: _Windows) -> None:
+    """Emit maxima whose places nobody reads."""
+    # ATen's kernel for channels that lie last counts places in numbers of the images' own type, and looks at each
+    # window for itself; so maxima of whole rows take less time once there are some.
+    is_lines = order_of(x.meta) is torch.channels_last and windows.is_even and x.dtype.is_floating_point
+    told = windows.kernel, windows.strides, windows.before, windows.dilations
+    if is_lines and x.meta.numel() <= _BY_WINDOW and not (windows.ceil or windows.beyond):
+        e.compute(torch.max_pool2d, x, *told, outs=[e.out(node.outputs[0], x)], fresh=True)
         return
-    ceil, beyond = _ceil(a), _reaches(x, wanted, kernel, strides, dilations, pads)
-    if _only_differentiated(node) and len(kernel) in _RANKS and _takes(kernel, pads) and (ceil or not beyond):
-        y = e.out(node.outputs[0], x)
-        places = e.new(y.shape, torch.int64, order_of(y.meta))
-        windows = _windows(kernel, strides, [before for before, _ in pads], dilations)
-        x = e.ordered(x, order_of(x.meta))
-        images, maxima, at = (_images(e, v) for v in (x, y, places))
-        pool = aten.max_pool3d_with_indices.out if len(kernel) == 3 else aten.max_pool2d_with_indices.out
-        e.run(pool, images, *windows, ceil, out=maxima, indices=at, writes=[maxima, at])
-        e.keep(node.outputs[1], places, kernel=(*windows, ceil))
-        return
-    if e.device.type == "cpu" and not any(e.reads(places) for places in node.outputs[1:]):
-        y = e.out(node.outputs[0], x)
-        # ATen's kernel for channels that lie last counts places in numbers of the images' own type, and looks at each
-        # window for itself; so maxima of whole rows take less time once there are some.
-        by_window = order_of(x.meta) is torch.channels_last and _takes(kernel, pads) and x.dtype.is_floating_point
-        if not by_window or x.meta.numel() > _BY_WINDOW:
-            axes = [*zip(wanted, kernel, strides, dilations, [before for before, _ in pads], strict=True)]
-            e.compute(_maxima, x, axes, outs=[y], fresh=True)
-            return
-        if not ceil and not beyond:
-            told = (kernel, strides, [before for before, _ in pads], dilations)
-            e.compute(torch.max_pool2d, x, *told, outs=[y], fresh=True)
-            return
+    axes = [*zip(windows.sizes, windows.kernel, windows.strides, windows.dilations, windows.before, strict=True)]
+    e.compute(_maxima, x, axes, outs=[e.out(node.outputs[0], x)], fresh=True)
+
+
+def _pool_with_places(e: Emitter, node: ir.Node, x: Buf, windows: _Windows) -> None:
+    """Emit maxima and their places as the standard counts them."""
     outs: list[Buf | None] = [e.out(v, x) for v in node.outputs] + [None] * (2 - len(node.outputs))
-    pools: dict[int, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
-        1: _max_pool1d,
-        2: aten.max_pool2d_with_indices,
-        3: aten.max_pool3d_with_indices,
-    }
-    fn = pools[len(kernel)]
-    even = [max(pair) for pair in pads]
-    uneven = not _takes(kernel, pads)
-    by_columns = bool(a.get("storage_order", 0)) and len(node.outputs) > 1
+    by_columns = bool(attributes(node).get("storage_order", 0)) and len(node.outputs) > 1
+    e.compute(_maxima_and_places, x, windows, by_columns, outs=outs, fresh=True)
 
-    def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        spatial, is_whole = x.shape[2:], not x.is_floating_point()
-        x = x.contiguous() if is_whole else x
-        if uneven:
-            x = torch.nn.functional.pad(x, [p for pair in reversed(pads) for p in pair], value=_least(x))
-        y, index = fn(x, kernel, strides, [0] * len(kernel) if uneven else even, dilations, ceil or beyond)
-        if uneven:
-            index = _repad(index, x.shape[2:], spatial, [before for before, _ in pads])
-        for axis, size in enumerate(wanted, 2):  # a window that begins in the pad behind is none
-            y, index = y.narrow(axis, 0, size), index.narrow(axis, 0, size)
-        if by_columns:
-            index = _by_columns(index, spatial)
-        # ATen's indices count within a plane, ONNX's within the tensor.
-        planes = torch.arange(y.shape[0] * y.shape[1], device=y.device).view(*y.shape[:2], *([1] * len(kernel)))
-        return y, index + planes * int(torch.Size(spatial).numel())
 
-    e.compute(run, x, outs=outs, fresh=True)
+def _maxima_and_places(x: torch.Tensor, windows: _Windows, by_columns: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maxima, and their places in the tensor, in a plane counted by columns or by rows."""
+    kernel, spatial, is_whole = windows.kernel, x.shape[2:], not x.is_floating_point()
+    x = x.contiguous() if is_whole else x
+    pads = [max(pair) for pair in windows.pads] if windows.is_even else [0] * len(kernel)
+    if not windows.is_even:
+        margins = [size for pair in reversed(windows.pads) for size in pair]
+        x = torch.nn.functional.pad(x, margins, value=_least(x))
+    told = [*kernel], [*windows.strides], pads, [*windows.dilations], windows.ceil or windows.beyond
+    y, index = _POOLS[len(kernel)](x, *told)
+    if not windows.is_even:
+        index = _repad(index, x.shape[2:], spatial, windows.before)
+    for axis, size in enumerate(windows.sizes, 2):  # a window that begins in the pad behind is none
+        y, index = y.narrow(axis, 0, size), index.narrow(axis, 0, size)
+    if by_columns:
+        index = _by_columns(index, spatial)
+    # ATen's indices count within a plane, ONNX's within the tensor.
+    planes = torch.arange(y.shape[0] * y.shape[1], device=y.device).view(*y.shape[:2], *([1] * len(kernel)))
+    return y, index + planes * int(torch.Size(spatial).numel())
 
 
 def _nothing(e: Emitter, node: ir.Node, x: Buf) -> None:
@@ -186,6 +225,12 @@ def _max_pool1d(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     y, index = aten.max_pool2d_with_indices(x.unsqueeze(2), [1, *k], [1, *s], [0, *p], [1, *d], c)
     return y.squeeze(2), index.squeeze(2)
+
+
+_POOLS: dict[int, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+    1: _max_pool1d, 2: aten.max_pool2d_with_indices, 3: aten.max_pool3d_with_indices,
+}  # fmt: skip
+"""ATen's pools by the number of axes."""
 
 
 def _repad(index: torch.Tensor, have: Sequence[int], want: Sequence[int], before: Sequence[int]) -> torch.Tensor:
