@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,39 +116,42 @@ def node_errors(
         InputError: no such file, no samples, or the models have no inner value in common.
     """
     protos = [read_proto(os.fspath(m) if isinstance(m, os.PathLike) else m)[0] for m in (model, quantized)]
-    graph = protos[0].graph
-    makers = [name for node in graph.node for name in node.output if name]
-    produced = {name for node in protos[1].graph.node for name in node.output}
-    # What later nodes read is the value behind quantisation, which a clipping that was left out may be part of.
-    twins = {name: next((twin for twin in (name + _DEQUANTIZED, name) if twin in produced), None) for name in makers}
-    common = [name for name, twin in twins.items() if twin is not None]
-    if not common:
+    twins = _twins(*(proto.graph for proto in protos))
+    if not twins:
         raise InputError(
             "the models have no inner value in common", reason="the second one is no quantised form of the first",
             way_out="quantise to QuantFormat.QDQ, which keeps the names",
         )  # fmt: skip
-    sessions = [
-        _inner_session(proto, names, providers)
-        for proto, names in zip(protos, (common, [twins[name] or "" for name in common]), strict=True)
-    ]
-    signal: dict[str, float] = defaultdict(float)
-    noise: dict[str, float] = defaultdict(float)
+    names = [[*twins], [*twins.values()]]
+    sessions = [_inner_session(proto, inner, providers) for proto, inner in zip(protos, names, strict=True)]
+    ratios = {name: _Ratio() for name in twins}
     count = 0
     for feeds in _samples(reader):
-        wanted = sessions[0].run(common, feeds)
-        got = sessions[1].run([twins[name] or "" for name in common], feeds)
-        for name, right, wrong in zip(common, wanted, got, strict=True):
-            if not (_is_float(right) and _is_float(wrong)):
-                continue
-            exact = np.asarray(right, np.float64)
-            signal[name] += float(np.square(exact).sum())
-            noise[name] += float(np.square(exact - np.asarray(wrong, np.float64)).sum())
+        exact, rounded = (session.run(inner, feeds) for session, inner in zip(sessions, names, strict=True))
+        for ratio, right, wrong in zip(ratios.values(), exact, rounded, strict=True):
+            ratio.add(right, wrong)
         count += 1
     if not count:
         raise InputError("there are no samples to compare with", way_out="give a reader that has not been read")
-    decibels = {name: _decibels(signal[name], noise[name]) for name in signal}
+    decibels = {name: ratio.decibels for name, ratio in ratios.items() if ratio.is_known}
+    return sorted(_losses(protos[0].graph, decibels), key=lambda error: -error.lost)
+
+
+def _twins(graph: onnx.GraphProto, quantized: onnx.GraphProto) -> dict[str, str]:
+    """The inner values that both graphs have, by their names in the first one."""
+    produced = {name for node in quantized.node for name in node.output}
+    twins = {}
+    for name in (name for node in graph.node for name in node.output if name):
+        # What later nodes read is the value behind quantisation, which a clipping that was left out may be part of.
+        twin = next((twin for twin in (name + _DEQUANTIZED, name) if twin in produced), None)
+        if twin is not None:
+            twins[name] = twin
+    return twins
+
+
+def _losses(graph: onnx.GraphProto, decibels: Mapping[str, float]) -> Iterator[NodeError]:
+    """What each node loses of what it reads."""
     reach: dict[str, float] = {}
-    errors = []
     for node in graph.node:  # in order, so that what a node reads is there
         before = min((reach.get(value, math.inf) for value in node.input), default=math.inf)
         for name in node.output:
@@ -157,18 +159,32 @@ def node_errors(
             reach[name] = decibels.get(name, before)
             if name in decibels:
                 lost = 0.0 if math.isinf(decibels[name]) else min(before, _EXACT) - decibels[name]
-                errors.append(NodeError(node.name, node.op_type, name, decibels[name], lost))
-    return sorted(errors, key=lambda error: -error.lost)
+                yield NodeError(node.name, node.op_type, name, decibels[name], lost)
+
+
+class _Ratio:
+    """A value's squares and those of its error, added up over samples."""
+
+    def __init__(self) -> None:
+        self.signal, self.noise, self.is_known = 0.0, 0.0, False
+
+    def add(self, right: Any, wrong: Any) -> None:
+        """Add a sample's, if the value is of floating-point numbers."""
+        if not (_is_float(right) and _is_float(wrong)):
+            return
+        exact, self.is_known = np.asarray(right, np.float64), True
+        self.signal += float(np.square(exact).sum())
+        self.noise += float(np.square(exact - np.asarray(wrong, np.float64)).sum())
+
+    @property
+    def decibels(self) -> float:
+        if not self.noise:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.signal else -math.inf
 
 
 _EXACT = 150.0
 """Decibels of single precision: what values that are equal to the bit are taken for."""
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if not noise:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def _inner_session(proto: onnx.ModelProto, names: Iterable[str], providers: Providers) -> InferenceSession:
