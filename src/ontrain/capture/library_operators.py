@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ontrain.capture.aten import find
 from ontrain.capture.autograd import traced_here
@@ -17,29 +16,20 @@ __all__ = ["LibraryOperators"]
 _DEFINITION = "torch._library.custom_ops.CustomOpDef"
 
 
-class LibraryOperators(TorchFunctionMode):
-    """While it is entered, such an operator is the autograd function of its code and of its registered backward.
+class LibraryOperators:
+    """The autograd functions of such operators, of their code and of their registered backward.
 
     Operators that have a translation are left alone.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._functions = dict[Any, Callable[..., Any] | None]()
 
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """Call the code of an operator, or the function itself."""
+    def code(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Return what is called in an operator's place; None for any other function, and where nothing is traced."""
         operator = getattr(function, "default", None) if _is_packet(function) else function
-        code = self._code(operator) if isinstance(operator, OpOverload) and traced_here() else None
-        if code is None:
-            return function(*args, **kwargs or {})
-        with self:  # it may call others
-            return code(*args, **kwargs or {})
-
-    def _code(self, operator: OpOverload) -> Callable[..., Any] | None:
+        if not (isinstance(operator, OpOverload) and traced_here()):
+            return None
         if operator not in self._functions:
             self._functions[operator] = _code_of(operator)
         return self._functions[operator]

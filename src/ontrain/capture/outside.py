@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ontrain.capture.queries import QUERIES
 from ontrain.internals import without_dispatch_modes
 
 __all__ = ["OutsideTensors", "original_of"]
@@ -62,6 +63,8 @@ class OutsideTensors(TorchFunctionMode):
     ) -> Any:
         """Call the function, and note what is among its arguments and in lists of them."""
         named = kwargs or {}
+        if function in QUERIES:
+            return function(*args, **named)
         self._note(args)
         self._note(named.values())
         name = getattr(function, "__name__", "")

@@ -22,13 +22,12 @@ from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elements
-from ontrain.capture.dtypes import EagerDtypes
 from ontrain.capture.key_values import without_cache
-from ontrain.capture.library_operators import LibraryOperators
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
 from ontrain.capture.size_texts import texts_of_sizes
 from ontrain.capture.source import is_foreign
+from ontrain.capture.spelled_out import SpelledOut
 from ontrain.capture.value_slices import one_size_each
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
@@ -71,8 +70,7 @@ def tracing(
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), _numbers_of_numpy(), whole,
                       traced_autograd(), texts_of_sizes(), traced_assignments(), undivided_scans(), one_size_each(),
-                      answering, passed_checks(silent, held), equality_by_elements(), EagerDtypes(),
-                      LibraryOperators()):  # fmt: skip
+                      answering, passed_checks(silent, held), equality_by_elements(), SpelledOut()):  # fmt: skip
             stack.enter_context(guard)
         yield
 

@@ -1,4 +1,4 @@
-"""Calls of whose results torch.export says another dtype or shape than eager, or nothing, spelled out in others."""
+"""Calls that are spelled out in others: where torch.export says another dtype or shape than eager, or sees nothing."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ontrain.capture.autocast import autocast_layers, lowered
+from ontrain.capture.library_operators import LibraryOperators
 from ontrain.capture.number_arrays import numbers_of
+from ontrain.capture.queries import QUERIES
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import available, of, private
 
-__all__ = ["EagerDtypes"]
+__all__ = ["SpelledOut"]
 
 
-class EagerDtypes(TorchFunctionMode):
+class SpelledOut(TorchFunctionMode):
     """While it is entered, results have eager's dtype and shape where torch's tensors without values have not.
 
-    On a GPU a cell of a recurrent layer is one kernel, of whose results torch says nothing.
+    An operator that a program registers by `torch.library.custom_op` is what its Python code computes. On a GPU a cell
+    of a recurrent layer is one kernel, of whose results torch says nothing.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self._library = LibraryOperators()
         names = {"torch.Tensor._nnz": _nnz, "torch._sparse_sum": _sparse_sum}
         self._spelled_out: dict[Callable[..., Any], Callable[..., Any]] = {**_SPELLED_OUT, **autocast_layers()}
         self._spelled_out.update((available(name), function) for name, function in names.items())
@@ -40,7 +44,14 @@ class EagerDtypes(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Call what stands in for the function, or the function itself."""
-        return self._spelled_out.get(function, function)(*args, **kwargs or {})
+        named = kwargs or {}
+        if function in QUERIES:
+            return function(*args, **named)
+        code = self._library.code(function)
+        if code is None:
+            return self._spelled_out.get(function, function)(*args, **named)
+        with self:  # it may call others
+            return code(*args, **named)
 
 
 def _huber_loss(
