@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from ontrain.capture import (
+    Captured,
     ChangedStateError,
     Course,
-    Reads,
     bind,
     flatten,
-    noting_reads,
     refuse_lazy,
     refuse_scripted,
     tells_positions,
@@ -327,12 +326,11 @@ class Engine:
         self.captures += 1
         if first:
             self._numbers.count(args, kwargs)
-        with noting_reads(self.module, wanted=self._changes) as reads:
-            captured = trace_call(
-                self.module, args, kwargs, tensors, resized=resized,
-                asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
-                varies=self._varies, writes_parameters=self._writes,
-            )  # fmt: skip
+        captured = trace_call(
+            self.module, args, kwargs, tensors, resized=resized,
+            asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
+            varies=self._varies, writes_parameters=self._writes, reads=self._changes,
+        )  # fmt: skip
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
@@ -350,11 +348,11 @@ class Engine:
         read = [r.write for r in known if r.course is WriteCourse.VALUE]
         ways = [way for r in known for way in r.ways]
         carried = [r.write for r in known if r.left is not None]
-        names = _read_by(reads, self.entries)
+        names = _read_by(graphs)
         self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, carried, names)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated, reads=reads.by_attributes())  # fmt: skip
+                      followed=followed, repeated=repeated)  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry
@@ -401,8 +399,8 @@ class Engine:
         self._forms.clear()
 
 
-def _read_by(reads: Reads, entries: Sequence[Entry]) -> dict[int, frozenset[str]]:
-    """The attributes that a capture or an earlier one reads, of the modules of which that is known of all of them."""
-    known = [reads.by_attributes(), *(entry.reads for entry in entries)]
+def _read_by(captures: Sequence[Captured]) -> dict[int, frozenset[str]]:
+    """The attributes that some capture reads, of the modules of which that is known of all captures."""
+    known = [captured.reads for captured in captures]
     places = set(known[0]).intersection(*known[1:])
     return {place: frozenset().union(*(names[place] for names in known)) for place in places}

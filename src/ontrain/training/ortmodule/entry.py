@@ -46,7 +46,6 @@ class Entry:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
         repeated: what forward writes to Python objects.
-        reads: the attributes of submodules that forward reads, see `ontrain.capture.Reads.by_attributes`.
 
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
@@ -59,9 +58,9 @@ class Entry:
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
-        repeated: Sequence[Repetition] = (), reads: Mapping[int, frozenset[str]] | None = None,
+        repeated: Sequence[Repetition] = (),
     ) -> None:  # fmt: skip
-        self.captured, self.followed, self.repeated, self.reads = captured, followed, repeated, reads or {}
+        self.captured, self.followed, self.repeated = captured, followed, repeated
         self.derived = set_derived(captured)
         owners = owners_of(captured.output_spec, captured.names)
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
