@@ -92,6 +92,7 @@ class Engine:
         self._written: dict[int, torch.Tensor] = {}
         self._writes = False  # whether each call writes to parameters
         self._changes = False  # whether attributes changed between calls
+        self._by_thread = False  # whether entries stand under the thread that calls
         self._like = functools.partial(
             Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths, kept=kept
         )
@@ -223,7 +224,7 @@ class Engine:
         layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
         grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        thread = threading.get_ident() if names & _THREAD else None
+        thread = threading.get_ident() if self._by_thread or names & _THREAD else None
         return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
 
     def _site(self, request: Request) -> Site:
@@ -353,6 +354,7 @@ class Engine:
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
+        self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
@@ -429,6 +431,13 @@ class Engine:
     def _forget(self) -> None:
         self._former, self._cache = [], CallCache(self.module)
         self._forms.clear()
+
+
+def _is_of_thread(name: object) -> bool:
+    """Whether an entry stands under this thread, alone or with others: hooks of replicas keep theirs apart so."""
+    thread = threading.current_thread()
+    parts = name if isinstance(name, tuple) else (name,)
+    return any(part in (thread.ident, thread.native_id, thread.name, thread) for part in parts)
 
 
 def _read_by(captures: Sequence[Captured]) -> dict[int, frozenset[str]]:
