@@ -66,14 +66,14 @@ class Engine:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
         recomputation: activations that backward computes again instead of finding them in memory.
         paths: whether each path of a module that branches on values is captured, once a call takes it.
-        kept: entries that the module has as arguments and in its result.
+        places: entries that the module has as arguments and in its result.
     """
 
     def __init__(
         self, module: nn.Module, provider: str, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None, paths: bool = True, kept: Sequence[Place] = (),
+        recomputation: Recomputation | None = None, paths: bool = True, places: Sequence[Place] = (),
     ) -> None:  # fmt: skip
-        self._recomputation, self._paths, self._places = recomputation, paths, tuple(kept)
+        self._recomputation, self._paths, self._places = recomputation, paths, tuple(places)
         self.module, self._provider, self._debug, self._lazy = module, provider, debug, lazy
         self._signature = inspect.signature(module.forward)
         self._cache = CallCache(module)
@@ -94,7 +94,7 @@ class Engine:
         self._changes = False  # whether attributes changed between calls
         self._by_thread = False  # whether entries stand under the thread that calls
         self._like = functools.partial(
-            Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths, kept=kept
+            Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths, places=places
         )
 
     @property
@@ -109,10 +109,10 @@ class Engine:
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
-        kept = self._kept
-        if kept is not None and kept.is_current():
-            return kept(args, kwargs)
-        self._kept = None
+        state = self._kept
+        if state is not None and state.is_current():
+            return state(args, kwargs)
+        state = self._kept = None
         check_left(self._left.values())
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
@@ -144,9 +144,9 @@ class Engine:
                 except KeptStateError as error:
                     request.draws.undo()
                     self._forget()
-                    kept = self._kept = KeptState(self.module, error.places, self._like)
-            if kept is not None:
-                return kept(args, kwargs)
+                    state = self._kept = KeptState(self.module, error.places, self._like)
+            if state is not None:
+                return state(args, kwargs)
             try:
                 result = run(site, request.tensors, request.draws.masks, self._carried)
             except OtherPathError as error:

@@ -145,9 +145,9 @@ class _Keeping(nn.Module):
         try:
             for number, place in enumerate(self.places):
                 place.put(state.get(str(number), MISSING), within=True)
-            found = [place.value() for place in self.places]
+            begun = [place.value() for place in self.places]
             result = self.module(*args, **kwargs)
-            left = [(was is place.value(), place.value()) for place, was in zip(self.places, found, strict=True)]
+            left = [(was is place.value(), place.value()) for place, was in zip(self.places, begun, strict=True)]
             values = {str(number): pair for number, pair in enumerate(left) if pair[1] is not MISSING}
             return result, _Values({number: (within, _copied(value)) for number, (within, value) in values.items()})
         finally:
@@ -184,7 +184,7 @@ class KeptState:
     def __init__(self, module: nn.Module, places: Sequence[Place], engine: Callable[..., Any]) -> None:
         self._module, self._places = module, places
         self._keeping = _Keeping(module, places)
-        self.engine = engine(self._keeping, kept=places)
+        self.engine = engine(self._keeping, places=places)
 
     def is_current(self) -> bool:
         """Whether the entries are still those that forward comes to."""
@@ -204,7 +204,7 @@ class KeptState:
 
 def kept_outputs(captured: Captured) -> list[str]:
     """Return the outputs of a graph that its next call reads."""
-    return [name for name, kept in zip(captured.output_names, _kept(captured.output_spec), strict=True) if kept]
+    return [name for name, is_state in zip(captured.output_names, _kept(captured.output_spec), strict=True) if is_state]
 
 
 def _kept(spec: Spec, within: bool = False) -> list[bool]:
@@ -212,4 +212,4 @@ def _kept(spec: Spec, within: bool = False) -> list[bool]:
     within = within or spec.type is _Values
     if spec.kind == "tensor":
         return [within]
-    return [kept for child in spec.children for kept in _kept(child, within)]
+    return [is_state for child in spec.children for is_state in _kept(child, within)]

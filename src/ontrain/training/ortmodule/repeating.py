@@ -98,7 +98,7 @@ def write_input(tensor: torch.Tensor, value: torch.Tensor) -> None:
 def repetitions(
     module: nn.Module, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
     counted: Collection[tuple[int, Any]], functions: Iterable[FunctionType], told: set[tuple[int, Any]],
-    left: dict[tuple[int, Any], Left], kept: Collection[Place] = (),
+    left: dict[tuple[int, Any], Left], known: Collection[Place] = (),
 ) -> list[Repetition]:  # fmt: skip
     """Return what calls of a module's graph do to Python objects.
 
@@ -111,7 +111,7 @@ def repetitions(
         functions: all that forward may run of the user's and of the modules' classes.
         told: the entries that were warned of; more are added.
         left: what calls leave for the next call, by entry; more is added.
-        kept: entries that are inputs of the graph.
+        known: entries that are inputs of the graph.
 
     Raises:
         KeptStateError: forward reads what the call before has left, and a graph can have it as an input.
@@ -128,7 +128,7 @@ def repetitions(
     if seen is None:
         seen = Courses([Course.EACH if write.is_repeatable else Course.LOST for write in writes])
     carried = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.CARRIED]
-    if carried and (places := places_of(module, carried, kept)):
+    if carried and (places := places_of(module, carried, known)):
         raise KeptStateError(places)
     tables, repeated = tables_of(module), []
     for (write, names), course in zip(written, seen.each, strict=True):
