@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.capture import capture, noting_reads
+from ontrain.capture import capture
 
 
 class Scaled(nn.Module):
@@ -48,9 +48,7 @@ class InBranches(Scaled):
 
 
 def names_read(module: nn.Module) -> dict[int, frozenset[str]]:
-    with noting_reads(module) as reads:
-        capture(module, (torch.ones(4, 3),))
-    return reads.by_attributes()
+    return dict(capture(module, (torch.ones(4, 3),), reads=True).reads)
 
 
 def test_names_that_forward_looks_up_are_noted_whether_they_are_there_or_not() -> None:
@@ -76,7 +74,5 @@ def test_classes_are_afterwards_what_they_were() -> None:
     assert (dict(vars(Scaled)), dict(vars(nn.Linear))) == before
 
 
-def test_nothing_is_known_without_a_trace() -> None:
-    with noting_reads(Scaled()) as reads:
-        pass
-    assert not reads.by_attributes()
+def test_nothing_is_noted_unless_somebody_asks_for_it() -> None:
+    assert not capture(Scaled(), (torch.ones(4, 3),)).reads

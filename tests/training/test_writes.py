@@ -85,6 +85,13 @@ class KeepsTheFirstNorm(Base):
         return self.loss(x) / self.reference
 
 
+class KeepsTheFirstSize(Base):
+    def forward(self, x):
+        if self.rows is None:
+            self.rows = x.shape[0]
+        return self.layer(x).square().sum() / self.rows
+
+
 class Alternates(Base):
     def forward(self, x):
         self.mode = "b" if self.mode == "a" else "a"
@@ -104,6 +111,7 @@ class Anneals(Base):
         (KeepsTheFirstBatch, "call the model once"),
         (KeepsTheFirstIds, "call the model once"),
         (KeepsTheFirstNorm, "call the model once"),
+        (KeepsTheFirstSize, "call the model once"),
         (Alternates, "register_buffer"),
         (Anneals, "register_buffer"),
     ],
@@ -115,7 +123,7 @@ def test_the_trainer_refuses_what_later_steps_would_compute_otherwise(kind, way_
     assert way_out in caught.value.way_out
 
 
-@pytest.mark.parametrize("kind", [FirstIsDouble, KeepsTheFirstBatch, KeepsTheFirstNorm])
+@pytest.mark.parametrize("kind", [FirstIsDouble, KeepsTheFirstBatch, KeepsTheFirstNorm, KeepsTheFirstSize])
 def test_the_trainer_trains_a_model_that_has_begun(kind):
     model, batches = kind(), [torch.randn(rows, 4) for rows in (2, 3, 2)]
     model(batches[0])
@@ -130,6 +138,19 @@ def test_the_trainer_trains_a_model_that_has_begun(kind):
         loss.backward()
         optimizer.step()
         assert float(trainer.train_step(x)) == pytest.approx(loss.item(), rel=1e-5)
+
+
+class TellsItsSize(Base):
+    def forward(self, x):
+        self.rows = x.shape[0]
+        return self.layer(x).square().sum() / self.rows
+
+
+def test_a_size_that_each_call_writes_anew_is_none_of_the_first_batch():
+    trainer, eager = ORTTrainer(model := TellsItsSize(), DESCRIPTION, optim.SGDConfig(lr=0.0)), copy.deepcopy(model)
+    for rows in (2, 3):
+        x = torch.randn(rows, 4)
+        assert float(trainer.train_step(x)) == pytest.approx(eager(x).item(), rel=1e-5)
 
 
 class KeepsPositions(Base):

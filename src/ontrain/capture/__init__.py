@@ -25,6 +25,7 @@ from ontrain.capture.inspection import (
     numbered as numbered,
 )
 from ontrain.capture.installed import is_installed as is_installed
+from ontrain.capture.iterators import IteratorStandIn as IteratorStandIn, replaced_iterators as replaced_iterators
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
@@ -33,7 +34,6 @@ from ontrain.capture.own_failure import FailingForwardError as FailingForwardErr
 from ontrain.capture.owners import owners_of as owners_of
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
 from ontrain.capture.reachable import held_by as held_by
-from ontrain.capture.reads import Reads as Reads, noting_reads as noting_reads
 from ontrain.capture.source import is_users as is_users
 from ontrain.capture.sparse_state import sparse_tensors as sparse_tensors
 from ontrain.capture.structure import (

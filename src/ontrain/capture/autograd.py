@@ -20,6 +20,7 @@ from ontrain.capture.keys import keys_of_values
 from ontrain.capture.least_squares import lstsq
 from ontrain.capture.packing import packings
 from ontrain.capture.reseeding import reseedings
+from ontrain.capture.saved_tensors import hooks_on_saved_tensors
 from ontrain.capture.transforms import transforms
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -95,7 +96,15 @@ def _wrappers() -> dict[str, Callable[[Any], Any]]:
 
     checkpoint = "torch.utils.checkpoint"
     here = [
-        wrappers(_elsewhere) for wrappers in (transforms, packings, keys_of_values, reseedings, cumulative_averages)
+        wrappers(_elsewhere)
+        for wrappers in (
+            transforms,
+            packings,
+            keys_of_values,
+            reseedings,
+            cumulative_averages,
+            hooks_on_saved_tensors,
+        )  # fmt: skip
     ]
     return dict(item for each in here for item in each.items()) | {
         **grouped_products(),

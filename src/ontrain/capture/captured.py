@@ -54,6 +54,8 @@ class Captured:
             draws them.
         rewritten: the numbers of the inputs that forward writes to.
         returns_writes: whether the tensors in what it writes, and these inputs, are outputs of the graph.
+        reads: the names of the attributes that forward looks up, by the place in memory of the dictionary that has a
+            submodule's attributes. Nothing is known of a submodule that is not there.
         seconds: what each phase took.
     """
 
@@ -79,6 +81,7 @@ class Captured:
     masks: Sequence[DrawnMask] = ()
     rewritten: Sequence[int] = ()
     returns_writes: bool = False
+    reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

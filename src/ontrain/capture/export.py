@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
-from ontrain.capture.reads import reads_noted
+from ontrain.capture.reads import Reads
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
@@ -90,11 +90,13 @@ class Leavings:
         attached: the buffers that it leaves with a gradient.
         writes: what it writes to other Python objects.
         rewritten: the numbers of the input tensors that it writes to.
+        reads: the attributes that it reads, if they were noted, see `Reads.by_attributes`.
     """
 
     attached: Sequence[AttachedBuffer] = ()
     writes: Sequence[Write] = ()
     rewritten: Sequence[int] = ()
+    reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Exported:
     program: torch.export.ExportedProgram
     output_spec: Spec
     decisions: Sequence[Decision]
-    left: Leavings = Leavings()
+    left: Leavings = field(default_factory=Leavings)
     course: Course = field(default_factory=Course)
     masks: Sequence[DrawnMask] = ()
     held: Sequence[Any] = ()
@@ -132,6 +134,7 @@ def export(
     *,
     masked: bool = False,
     writes: bool = False,
+    reads: bool = False,
 ) -> Exported:
     """Export a module in its own mode as a function of tensors.
 
@@ -145,6 +148,7 @@ def export(
         draws: whether forward may branch on random numbers; the program is of the branches that it takes now.
         masked: whether the caller draws the masks that forward draws by numpy.
         writes: whether the program returns the tensors in what forward writes to Python objects, too.
+        reads: whether to note which attributes of the module forward reads.
 
     Raises:
         ValueBranchError: forward branches on values.
@@ -162,7 +166,7 @@ def export(
         answers = None if batch is None else Answers(module, batch)
         flat = Flat(module, arguments, results.append, run if answers is None else answers.begun(run), eager=eager,
                     leaves=left.append, begins=masks.drawn.clear,
-                    writes=writes)  # fmt: skip
+                    writes=writes, reads=Reads(module) if reads else None)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
             tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
@@ -291,6 +295,7 @@ class Flat(nn.Module):
         leaves: is told what forward leaves behind beside its result.
         begins: is called when forward begins.
         writes: whether the tensors in what it writes, and the inputs that it writes to, are returned behind the others.
+        reads: notes which attributes of the module forward reads.
     """
 
     def __init__(
@@ -304,9 +309,10 @@ class Flat(nn.Module):
         leaves: Callable[[Leavings], None] | None = None,
         begins: Callable[[], None] = restart,
         writes: bool = False,
+        reads: Reads | None = None,
     ) -> None:
         super().__init__()
-        self._writes = writes
+        self._writes, self._reads = writes, reads
         self.module, self._eager = module, eager
         self.training = module.training
         # A function, because torch.export puts containers among the attributes back as they were.
@@ -345,7 +351,9 @@ class Flat(nn.Module):
             tables = Tables(self._own(), self._containers.originals)
             stack.callback(tables.restore)
             owners, versions = Owners(self._own(), tensors), list(map(_version, tensors))
-            with FrozenParameters(self._own()), reads_noted(), refused_iterators(tables.before):
+            reads = self._reads
+            noted = nullcontext() if reads is None else reads.noted()
+            with FrozenParameters(self._own()), noted, refused_iterators(tables.before):
                 result = self._run(lambda: self._call(named))
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
@@ -353,7 +361,8 @@ class Flat(nn.Module):
             rewritten = [place for place, tensor in enumerate(tensors) if _version(tensor) != versions[place]]
             if self._leaves is not None:
                 attached, writes = list(attached_buffers(self._own())), [write for write, _ in changes]
-                self._leaves(Leavings(attached, writes, rewritten))
+                known = {} if reads is None else reads.by_attributes()
+                self._leaves(Leavings(attached, writes, rewritten, known))
             written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]
         self._returned(spec)
         self._check_objects(named, tensors)

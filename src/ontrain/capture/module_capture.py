@@ -53,6 +53,7 @@ def capture(
     varies: Callable[[torch.Tensor], bool] = lambda _: False,
     writes_parameters: bool = False,
     writes: bool = False,
+    reads: bool = False,
 ) -> Captured:
     """Capture a module, in the mode it is in, as a graph. The module and torch's random state stay as they are.
 
@@ -79,6 +80,7 @@ def capture(
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
         writes_parameters: whether forward may write to parameters; those that want no gradient are among the buffers.
         writes: whether the tensors in what forward writes to Python objects are outputs, too.
+        reads: whether to note which attributes of the module and its submodules forward reads.
 
     Raises:
         CaptureError: the module branches on data, uses an operator without translation, or returns what is no tensor.
@@ -109,7 +111,7 @@ def capture(
         writes_parameters=writes_parameters,
         writes=writes,
     )
-    call = _Call(module, spec, enlarged(tensors, names.dynamic), tensors, names, state)
+    call = _Call(module, spec, enlarged(tensors, names.dynamic), tensors, names, state, reads)
     draws = Draws.OF_TORCH if course and course.from_torch else Draws.OF_PYTHON if course else Draws.SOME
     with alone(module, state.kind):
         return _captured(call, draws, paths=paths, observed=observed)
@@ -126,6 +128,7 @@ class _Call:
         batch: the tensors of the call themselves.
         names: what things are called in the graph.
         state: the module's parameters and buffers.
+        reads: whether to note which attributes forward reads.
     """
 
     module: nn.Module
@@ -134,6 +137,7 @@ class _Call:
     batch: list[torch.Tensor]
     names: Names
     state: State
+    reads: bool
 
     def captured(
         self, model: ir.Model, output_spec: Spec, guards: Guards, specialised: list[str], seconds: dict[str, float],
@@ -205,7 +209,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
         constants=translated.constants, varying=translated.varying, inspected=inspected_outputs(model, marks),
         decisions=translated.path, counts=list(counts(writes)),
         returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
-        writes=writes, rewritten=left.rewritten,
+        writes=writes, rewritten=left.rewritten, reads=left.reads,
     )  # fmt: skip
 
 
@@ -215,13 +219,15 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
     Unless it may be one of several paths it must be the only one: `torch.rand(()) < 0.0` holds for no batch.
     """
     may, names = draws if paths else Draws.NONE, call.names
-    trace = functools.partial(export, call.module, call.spec, call.samples, names.dynamic)
+    trace = functools.partial(
+        export, call.module, call.spec, call.samples, names.dynamic, masked=paths, writes=names.writes, reads=call.reads
+    )
     try:
-        return trace(None, may, masked=paths, writes=names.writes)
+        return trace(None, may)
     except ValueBranchError as error:
         refusal = error
     try:
-        exported = trace(call.batch, may, masked=paths, writes=names.writes)
+        exported = trace(call.batch, may)
     except ValueBranchError as error:
         if paths:
             raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from ontrain.capture.source import is_machinery
 from ontrain.internals import replaced
 
-__all__ = ["Reads", "noting_reads", "reads_noted"]
+__all__ = ["Reads"]
 
 _WHOLE = frozenset({"__copy__", "__deepcopy__", "__dict__", "__getstate__", "__reduce__", "__reduce_ex__"})
 """What leads to all attributes of an object."""
@@ -33,20 +32,18 @@ class Reads:
         self._names: dict[int, set[str]] = {id(part): set() for part in self._modules}
         self._whole: set[int] = set()
         self._kinds: list[type] = []
-        self._noted = False
 
     def by_attributes(self) -> dict[int, frozenset[str]]:
         """Return the names by the place in memory of the dictionary that has a module's attributes.
 
-        Without a trace there is none, and none of a module whose attributes were looked at by other ways.
+        There is none of a module whose attributes were looked at by other ways.
         """
-        parts = [part for part in self._modules if self._noted and id(part) not in self._whole]
+        parts = [part for part in self._modules if id(part) not in self._whole]
         return {id(vars(part)): frozenset(self._names[id(part)]) for part in parts}
 
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note what is read from now on: the modules' classes have another `__getattribute__` meanwhile."""
-        self._noted = True
         noting = self._noting()
         kinds = [kind for kind in dict.fromkeys(map(type, self._modules)) if _reads_plainly(kind)]
         self._whole.update(id(part) for part in self._modules if type(part) not in kinds)
@@ -91,28 +88,3 @@ class Reads:
 def _reads_plainly(kind: type) -> bool:
     """Whether a class has no way of its own to read attributes."""
     return bool(getattr(kind, _GET) is object.__getattribute__)
-
-
-_current: ContextVar[Reads | None] = ContextVar("reads", default=None)
-
-
-@contextmanager
-def noting_reads(module: nn.Module, *, wanted: bool = True) -> Iterator[Reads]:
-    """Have each trace of a module's forward note which attributes it reads, if that is wanted."""
-    reads = Reads(module)
-    token = _current.set(reads if wanted else None)
-    try:
-        yield reads
-    finally:
-        _current.reset(token)
-
-
-@contextmanager
-def reads_noted() -> Iterator[None]:
-    """Run what a forward does, while its reads are noted if somebody asked for it."""
-    reads = _current.get()
-    if reads is None:
-        yield
-    else:
-        with reads.noted():
-            yield

@@ -66,6 +66,11 @@ class Write:
         return self.outputs > 0 or any(isinstance(leaf, _Registered) for leaf in leaves)
 
     @property
+    def holds_sizes(self) -> bool:
+        """Whether the value consists of sizes of the inputs, among others."""
+        return self.spec is not None and any(isinstance(leaf, (*_SIZES, Size)) for leaf in plain_leaves(self.spec))
+
+    @property
     def length(self) -> int:
         """How many items are written, if it is to a list."""
         return max(len(self.spec.children), 1) if self.spec is not None else 0

@@ -164,7 +164,21 @@ MUTANTS = [
         "training/ortmodule/courses.py",
         "if is_read and (write.outputs or not write.is_repeatable):",
         "if is_read and not write.is_repeatable:",
-        REPEATED,
+        f"{REPEATED} training/ortmodule/test_kept_state.py",
+    ),
+    # The optimizer's step would come before a state that nobody has looked at.
+    mutant(
+        "training/ortmodule/entry.py",
+        "*self.new_inputs.values(), *self._kept}",
+        "*self.new_inputs.values()}",
+        "training/ortmodule/test_kept_state.py",
+    ),
+    # Backward would go on behind a state that forward detaches.
+    mutant(
+        "training/ortmodule/entry.py",
+        "and not self.session.differentiable((n,))]",
+        "and False]",
+        "training/ortmodule/test_kept_state.py",
     ),
     # What the first call makes would be made by each.
     mutant(

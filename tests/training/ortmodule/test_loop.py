@@ -398,3 +398,43 @@ def test_plans_are_bounded_in_number():
         ours(torch.randn(rows, 3)).sum().backward()
     (entry,) = ours._engine.entries
     assert len(entry.session.plans) == PLANS
+
+
+class Versioned(nn.Module):
+    """Saves a number beside its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.version = nn.Linear(3, 2), 1
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def get_extra_state(self):
+        return self.version
+
+    def set_extra_state(self, state):
+        self.version = state
+
+
+def test_hooks_of_state_dict_that_are_registered_on_the_wrapper_are_called():
+    told = []
+    model = ORTModule(Versioned())
+    model.register_state_dict_pre_hook(lambda module, prefix, keep: told.append("pre"))
+    model.register_state_dict_post_hook(lambda module, state, prefix, meta: state.update({f"{prefix}more": 1}))
+    model.register_load_state_dict_pre_hook(lambda module, state, *rest: state.pop(f"{rest[0]}more"))
+    model.register_load_state_dict_post_hook(lambda module, keys: told.append("post"))
+    for outer in (model, nn.Sequential(model), copy.deepcopy(model)):
+        told.clear()
+        state = outer.state_dict()
+        assert any(name.endswith("more") for name in state)
+        outer.load_state_dict(dict(state))
+        assert told == ["pre", "post"]
+
+
+def test_a_module_around_the_wrapper_loads_what_it_has_saved():
+    model = nn.Sequential(ORTModule(Versioned()))
+    state = model.state_dict()
+    model[0].version = 2
+    model.load_state_dict(state)
+    assert model[0].module.version == 1

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import copy
+import threading
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import torch
 from torch import nn
 
 from ontrain import InferenceSession  # noqa: F401 the import is the package's whole
-from ontrain.errors import CaptureError, OntrainError
+from ontrain.errors import CaptureError
 from ontrain.training import ORTTrainer, optim
 from ontrain.training.ortmodule import ORTModule
 
@@ -417,12 +419,13 @@ class Memory(Base):
         return y
 
 
-@pytest.mark.parametrize(("kind", "place"), [(MovingMean, "the entry 'mean' of a dictionary"), (Memory, "a list")])
-def test_a_call_that_would_read_the_tensors_of_the_call_before_is_refused(kind, place):
-    wrapped = ORTModule(kind())
-    x = torch.randn(2, 4)
-    with pytest.raises((CaptureError, OntrainError), match=f"from call to call in {place}") as caught:
-        wrapped(x), wrapped(x)
+def test_the_tensors_of_the_call_before_are_read_in_a_dictionary_and_refused_in_a_list_that_grows():
+    wrapped, eager = ORTModule(model := MovingMean()), copy.deepcopy(model)
+    for seed in range(3):
+        x = torch.randn(2 + seed % 2, 4)
+        torch.testing.assert_close(wrapped(x), eager(x))
+    with pytest.raises(CaptureError, match="from call to call in a list") as caught:
+        ORTModule(Memory())(x)
     assert "register_buffer" in caught.value.way_out
 
 
@@ -583,3 +586,34 @@ def test_an_object_with_tensors_that_the_first_call_makes_is_found_by_the_next()
         left = ours.module.criterion
         assert torch.equal(left.weights, eager.criterion.weights)
         assert left.layer is ours.module.layer
+
+
+class ByThread(nn.Module):
+    """Keeps what each thread has computed under the thread's number."""
+
+    def __init__(self, hooked):
+        super().__init__()
+        self.layer, self.seen, self.hooked = nn.Linear(3, 2), {}, hooked
+        if hooked:
+            self.layer.register_forward_hook(self.see)
+
+    def see(self, layer, inputs, y):
+        self.seen[threading.get_ident()] = y.detach()
+
+    def forward(self, x):
+        y = self.layer(x)
+        if not self.hooked:
+            self.seen[threading.get_ident()] = y.detach()
+        return y
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.filterwarnings("ignore:the forward hooks")
+def test_what_is_kept_for_each_thread_stands_under_the_number_of_the_thread_that_calls(hooked):
+    model = ORTModule(ByThread(hooked))
+    model(torch.ones(2, 3))
+    with ThreadPoolExecutor(1) as thread:
+        there = thread.submit(threading.get_ident).result()
+        other = thread.submit(model, torch.zeros(2, 3)).result()
+    assert set(model.seen) == {threading.get_ident(), there}
+    torch.testing.assert_close(model.seen[there], other.detach())

@@ -9,10 +9,18 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from ontrain.capture import IteratorStandIn, replaced_iterators, tables_of
 from ontrain.errors import OntrainError
 from ontrain.training.compiled.backend import ontrain
 
 __all__ = ["Pieces"]
+
+
+class _Untraced(IteratorStandIn):
+    """Python takes its items in each call: TorchDynamo may have one item of a generator for all calls."""
+
+    __next__ = torch.compiler.disable(IteratorStandIn.__next__)
+    send = torch.compiler.disable(IteratorStandIn.send)
 
 
 class Pieces:
@@ -31,6 +39,7 @@ class Pieces:
         self.count = 0
         self._name, self._reason, self._options = type(module).__name__, reason, options
         self._run = torch.compile(module, backend=self._compiled)
+        self._tables, self._iterators = tables_of(module), dict[int, IteratorStandIn]()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns.
@@ -39,7 +48,9 @@ class Pieces:
             UserWarning: at the first call, how many graphs there are, and why.
         """
         before = self.count
-        result = self._run(*args, **kwargs)
+        tables = [(table, table.entries()) for table in self._tables]
+        with replaced_iterators(tables, _Untraced, self._iterators):
+            result = self._run(*args, **kwargs)
         if not before:
             warnings.warn(
                 f"{self._name} runs in {self.count} graph{'s' * (self.count != 1)}, with PyTorch in between, where one "

@@ -78,16 +78,27 @@ def lasting(
         seen: what becomes of the entries.
     """
     once = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.ONCE]
-    for other in (True, False) if once else ():  # forward may refuse other values
-        call = functools.partial(two_calls, module, args, kwargs, writes, other=other)
-        try:
-            results = call().results
-            if alike(results, call(once).results):
-                return []
-            return [write for write in once if _returns_others(call, write, results)] or once
-        except Exception:  # noqa: BLE001 - a module of the user's, as above
-            continue
-    return []
+    if not once:
+        return []
+    trial = functools.partial(two_calls, module, args, kwargs, writes)
+    # Forward may refuse other values, and other sizes.
+    lasting = _lasting(once, functools.partial(trial, other=True))
+    if lasting is None:
+        lasting = _lasting(once, trial)
+    if not lasting and any(write.holds_sizes for write in once):
+        lasting = _lasting(once, functools.partial(trial, fewer=True))
+    return lasting or []
+
+
+def _lasting(once: list[Write], call: Callable[..., Calls]) -> list[Write] | None:
+    """Return the entries by which the second of two calls returns something else; None if one raises an error."""
+    try:
+        results = call().results
+        if alike(results, call(once).results):
+            return []
+        return [write for write in once if _returns_others(call, write, results)] or once
+    except Exception:  # noqa: BLE001 - a module of the user's, as above
+        return None
 
 
 def _returns_others(call: Callable[..., Calls], write: Write, results: Sequence[torch.Tensor]) -> bool:

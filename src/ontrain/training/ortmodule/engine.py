@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,11 @@ import torch
 from torch import nn
 
 from ontrain.capture import (
+    Captured,
     ChangedStateError,
     Course,
-    Reads,
     bind,
     flatten,
-    noting_reads,
     refuse_lazy,
     refuse_scripted,
     tells_positions,
@@ -32,6 +32,7 @@ from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.forms import Buffers, FormerState, Forms
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
+from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Place
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
@@ -48,6 +49,8 @@ from ontrain.training.ortmodule.watch import Watch, check_hooks
 
 __all__ = ["Engine"]
 
+_THREAD = frozenset({"current_thread", "get_ident", "get_native_id"})
+"""Names of functions that tell which thread calls."""
 _FORMER = 2
 """For how many former values of a module's attributes captures are kept. Each set of captures has memory of its own."""
 
@@ -63,13 +66,14 @@ class Engine:
         lazy: whether outputs beside a loss are computed only when somebody looks at them.
         recomputation: activations that backward computes again instead of finding them in memory.
         paths: whether each path of a module that branches on values is captured, once a call takes it.
+        places: entries that the module has as arguments and in its result.
     """
 
     def __init__(
         self, module: nn.Module, provider: str, debug: DebugOptions, *, lazy: bool,
-        recomputation: Recomputation | None = None, paths: bool = True,
+        recomputation: Recomputation | None = None, paths: bool = True, places: Sequence[Place] = (),
     ) -> None:  # fmt: skip
-        self._recomputation, self._paths = recomputation, paths
+        self._recomputation, self._paths, self._places = recomputation, paths, tuple(places)
         self.module, self._provider, self._debug, self._lazy = module, provider, debug, lazy
         self._signature = inspect.signature(module.forward)
         self._cache = CallCache(module)
@@ -78,26 +82,37 @@ class Engine:
         self._forms = Forms(module)
         self._numbers = PlainNumbers(type(module).__name__)
         self._lock = Lock()
-        self.captures = 0
+        self._captures = 0
         self._carried = Carried()
         self._told: set[tuple[int, Any]] = set()
         self._left: dict[tuple[int, Any], Left] = {}
         self._given: GivenState | None = None
+        self._kept: KeptState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
         self._writes = False  # whether each call writes to parameters
         self._changes = False  # whether attributes changed between calls
+        self._by_thread = False  # whether entries stand under the thread that calls
         self._like = functools.partial(
-            Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths
+            Engine, provider=provider, debug=debug, lazy=lazy, recomputation=recomputation, paths=paths, places=places
         )
 
     @property
     def entries(self) -> list[Entry]:
         """All captures held."""
-        return self._cache.entries
+        return [*self._cache.entries, *(self._kept.engine.entries if self._kept is not None else ())]
+
+    @property
+    def captures(self) -> int:
+        """How often the module was captured for its calls."""
+        return self._captures + (self._kept.engine.captures if self._kept is not None else 0)
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward on a call's arguments."""
+        state = self._kept
+        if state is not None and state.is_current():
+            return state(args, kwargs)
+        state = self._kept = None
         check_left(self._left.values())
         with self._lock:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
@@ -126,6 +141,12 @@ class Engine:
                     else:
                         self._set_aside(buffers)
                     continue
+                except KeptStateError as error:
+                    request.draws.undo()
+                    self._forget()
+                    state = self._kept = KeptState(self.module, error.places, self._like)
+            if state is not None:
+                return state(args, kwargs)
             try:
                 result = run(site, request.tensors, request.draws.masks, self._carried)
             except OtherPathError as error:
@@ -198,12 +219,13 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients and of the arguments' strides, where forward's code asks for it."""
+        """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks."""
         names = self._cache.watch.read
         layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
         grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
-        return grads, layouts, tuple([leaf.requires_grad for leaf in leaves])
+        thread = threading.get_ident() if self._by_thread or names & _THREAD else None
+        return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
 
     def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
@@ -324,37 +346,47 @@ class Engine:
         device = common_device(self.module, tensors)
         check_hooks(self.module)
         refuse_lazy(self.module)
-        self.captures += 1
+        self._captures += 1
         if first:
             self._numbers.count(args, kwargs)
-        with noting_reads(self.module, wanted=self._changes) as reads:
-            captured = trace_call(
-                self.module, args, kwargs, tensors, resized=resized,
-                asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
-                varies=self._varies, writes_parameters=self._writes,
-            )  # fmt: skip
+        captured = trace_call(
+            self.module, args, kwargs, tensors, resized=resized,
+            asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
+            varies=self._varies, writes_parameters=self._writes, reads=self._changes,
+        )  # fmt: skip
+        self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
         repeated = repetitions(
-            self.module, captured, args, kwargs, {c.place for c in followed}, functions, self._told, self._left
+            self.module,
+            captured,
+            args,
+            kwargs,
+            {c.place for c in followed},
+            functions,
+            self._told,
+            self._left,
+            self._places,
         )
-        graphs = [captured, *(entry.captured for entry in self.entries)]
+        entries = self._cache.entries
+        graphs = [captured, *(entry.captured for entry in entries)]
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
-        known = [*repeated, *(repetition for entry in self.entries for repetition in entry.repeated)]
-        counted = [*followed, *(counting for entry in self.entries for counting in entry.followed)]
+        known = [*repeated, *(repetition for entry in entries for repetition in entry.repeated)]
+        counted = [*followed, *(counting for entry in entries for counting in entry.followed)]
         unread = [*(c.place for c in counted), *(r.write.place for r in known if r.course is not WriteCourse.VALUE)]
+        unread += [place.key for place in self._places]
         read = [r.write for r in known if r.course is WriteCourse.VALUE]
         ways = [way for r in known for way in r.ways]
         carried = [r.write for r in known if r.left is not None]
-        names = _read_by(reads, self.entries)
+        names = _read_by(graphs)
         self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, carried, names)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated, reads=reads.by_attributes())  # fmt: skip
+                      followed=followed, repeated=repeated)  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry
@@ -401,8 +433,15 @@ class Engine:
         self._forms.clear()
 
 
-def _read_by(reads: Reads, entries: Sequence[Entry]) -> dict[int, frozenset[str]]:
-    """The attributes that a capture or an earlier one reads, of the modules of which that is known of all of them."""
-    known = [reads.by_attributes(), *(entry.reads for entry in entries)]
+def _is_of_thread(name: object) -> bool:
+    """Whether an entry stands under this thread, alone or with others: hooks of replicas keep theirs apart so."""
+    thread = threading.current_thread()
+    parts = name if isinstance(name, tuple) else (name,)
+    return any(part in (thread.ident, thread.native_id, thread.name, thread) for part in parts)
+
+
+def _read_by(captures: Sequence[Captured]) -> dict[int, frozenset[str]]:
+    """The attributes that some capture reads, of the modules of which that is known of all captures."""
+    known = [captured.reads for captured in captures]
     places = set(known[0]).intersection(*known[1:])
     return {place: frozenset().union(*(names[place] for names in known)) for place in places}

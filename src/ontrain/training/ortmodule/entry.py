@@ -23,6 +23,7 @@ from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
+from ontrain.training.ortmodule.kept_state import kept_outputs
 from ontrain.training.ortmodule.repeating import Repetition, write_input
 
 __all__ = ["Entry", "Site", "as_real"]
@@ -46,7 +47,6 @@ class Entry:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
         repeated: what forward writes to Python objects.
-        reads: the attributes of submodules that forward reads, see `ontrain.capture.Reads.by_attributes`.
 
     Attributes:
         places: the graph names of the module's tensors, and then of a call's.
@@ -59,9 +59,9 @@ class Entry:
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
-        repeated: Sequence[Repetition] = (), reads: Mapping[int, frozenset[str]] | None = None,
+        repeated: Sequence[Repetition] = (),
     ) -> None:  # fmt: skip
-        self.captured, self.followed, self.repeated, self.reads = captured, followed, repeated, reads or {}
+        self.captured, self.followed, self.repeated = captured, followed, repeated
         self.derived = set_derived(captured)
         owners = owners_of(captured.output_spec, captured.names)
         own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
@@ -103,7 +103,8 @@ class Entry:
         self._scalars = {name for name in self.outputs if ranks[name] == 0}
         # What is added to lists would keep each call alive until somebody looks.
         added = [name for repetition in repeated if repetition.is_of_list for name in repetition.names]
-        self._read = {*self._scalars, *added, *self.new_inputs.values()}
+        self._kept = frozenset(kept_outputs(captured))
+        self._read = {*self._scalars, *added, *self.new_inputs.values(), *self._kept}
         self._state = State(named, list(self.buffers), make)
         paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
         for repetition in repeated:
@@ -212,12 +213,15 @@ class Entry:
         mode = self._modes.get(flags)
         if mode is None:
             names = [name for name, _ in self.parameters] + self.session.inputs
-            wrt = tuple(name for name, wanted in zip(names, flags, strict=True) if wanted)
+            wanted = [name for name, flag in zip(names, flags, strict=True) if flag]
+            # Autograd would go on behind an input to which no gradient flows, where eager PyTorch ends at a detach().
+            aside = [n for n in wanted if n in self.session.inputs and not self.session.differentiable((n,))]
+            wrt = tuple(name for name in wanted if name not in aside)
             reached = self.session.differentiable(wrt) if wrt else []
             active = tuple([name for name in reached if name in self._paths])
             watched = tuple([name for name in reached if name in self.inspected.marks])
-            losses = (name for name in active if name in self._scalars and name not in self._beside)
-            loss = next(losses, None)
+            own = (name for name in active if name not in self._beside and name not in self._kept)
+            loss = next((name for name in own if name in self._scalars), None)
             # A module that returns a loss is differentiated by it; else by all that it returns.
             mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
         return mode

@@ -42,7 +42,8 @@ class Left:
         buffer = name if isinstance(name, str) and name.isidentifier() else "state"
         return CaptureError(
             f"forward keeps a tensor from call to call in {self._write}",
-            reason="a graph carries values over in buffers only",
+            reason="a graph hands over buffers, and for ORTModule tensors in attributes, lists of one length and "
+            "dictionaries, but nothing else that holds tensors",
             way_out=f"register it as a buffer, self.register_buffer({buffer!r}, tensor), or set it anew before "
             f"each call; or, for gradients through several calls, {STATE}; or {BROKEN}",
         )

@@ -29,11 +29,15 @@ __all__ = ["ORTModule"]
 
 # What every nn.Module has and an ORTModule shares with the module that it wraps, so that both are one in all that
 # torch does to modules: moving, saving, freezing, applying.
-_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 # Hooks of the wrapper itself and what other libraries replace on it.
 _OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
 # What every module notes of hooks; those of a wrapper are its own.
 _HOOKS = tuple(name for name in vars(nn.Module()) if "_hook" in name)
+# The wrapped module saves and loads, so it has the hooks of that.
+_SHARED = (
+    "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",
+    *(name for name in _HOOKS if "state_dict" in name),
+)  # fmt: skip
 _one_engine = Lock()
 
 
@@ -207,6 +211,14 @@ class ORTModule(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, object], *args: Any, **kwargs: Any) -> Any:
         """Load a state_dict of the wrapped module."""
         return self._wrapped.load_state_dict(state_dict, *args, **kwargs)
+
+    def _register_load_state_dict_pre_hook(self, hook: Any, with_module: bool = False) -> Any:
+        # A hook that knew the wrapper could not be copied with the wrapped module.
+        return self._wrapped._register_load_state_dict_pre_hook(hook, with_module)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Load the wrapped module's own part of a state_dict of a module around this one."""
+        self._wrapped._load_from_state_dict(*args, **kwargs)
 
     def apply(self, fn: Callable[[nn.Module], Any]) -> ORTModule:
         """Apply `fn` to the wrapped module and its submodules."""

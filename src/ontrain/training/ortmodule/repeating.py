@@ -23,6 +23,7 @@ from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
 from ontrain.training.ortmodule.courses import Course, Courses, courses, lasting
 from ontrain.training.ortmodule.derived import deriving_hooks
+from ontrain.training.ortmodule.kept_state import KeptStateError, Place, places_of
 from ontrain.training.ortmodule.left import Left
 
 __all__ = ["Repetition", "refuse_writes", "repetitions", "write_input"]
@@ -97,7 +98,7 @@ def write_input(tensor: torch.Tensor, value: torch.Tensor) -> None:
 def repetitions(
     module: nn.Module, captured: Captured, args: Sequence[Any], kwargs: Mapping[str, Any],
     counted: Collection[tuple[int, Any]], functions: Iterable[FunctionType], told: set[tuple[int, Any]],
-    left: dict[tuple[int, Any], Left],
+    left: dict[tuple[int, Any], Left], known: Collection[Place] = (),
 ) -> list[Repetition]:  # fmt: skip
     """Return what calls of a module's graph do to Python objects.
 
@@ -110,8 +111,10 @@ def repetitions(
         functions: all that forward may run of the user's and of the modules' classes.
         told: the entries that were warned of; more are added.
         left: what calls leave for the next call, by entry; more is added.
+        known: entries that are inputs of the graph.
 
     Raises:
+        KeptStateError: forward reads what the call before has left, and a graph can have it as an input.
         CaptureError: forward reads tensors of a list to which it has added them in the call before.
 
     Warns:
@@ -124,6 +127,9 @@ def repetitions(
     seen = courses(module, args, kwargs, writes)
     if seen is None:
         seen = Courses([Course.EACH if write.is_repeatable else Course.LOST for write in writes])
+    carried = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.CARRIED]
+    if carried and (places := places_of(module, carried, known)):
+        raise KeptStateError(places)
     tables, repeated = tables_of(module), []
     for (write, names), course in zip(written, seen.each, strict=True):
         if course is Course.ONCE and names:

@@ -25,7 +25,7 @@ _COLOURS, _SMALLEST_IMAGE = (3, 4), 16
 def trace_call(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *,
     resized: bool, asks_requires_grad: bool, paths: bool, course: Course | None,
-    varies: Callable[[torch.Tensor], bool], writes_parameters: bool,
+    varies: Callable[[torch.Tensor], bool], writes_parameters: bool, reads: bool,
 ) -> Captured:  # fmt: skip
     """Return the graph of a module for calls like this one.
 
@@ -36,7 +36,7 @@ def trace_call(
         tensors: of the arguments, in order.
         resized: calls of this structure came in other sizes.
         asks_requires_grad: whether forward asks its own values whether they are followed by autograd.
-        paths, course, varies, writes_parameters: see `ontrain.capture.capture`.
+        paths, course, varies, writes_parameters, reads: see `ontrain.capture.capture`.
 
     Raises:
         CaptureError: the module cannot be captured.
@@ -54,6 +54,7 @@ def trace_call(
         varies=varies,
         writes_parameters=writes_parameters,
         writes=True,
+        reads=reads,
     )
     grads = torch.is_grad_enabled()
     # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any

@@ -48,7 +48,7 @@ class Calls:
 
 def two_calls(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write],
-    restored: Sequence[Write] = (), *, disturbed: bool = False, other: bool = False,
+    restored: Sequence[Write] = (), *, disturbed: bool = False, other: bool = False, fewer: bool = False,
 ) -> Calls:  # fmt: skip
     """Run a call twice. The module, and objects beside it, stay as they are.
 
@@ -60,6 +60,7 @@ def two_calls(
         restored: those of them that are taken back between the calls.
         disturbed: whether the second call finds other values in the tensors that the first has left.
         other: whether the second call has other values in its arguments and in the parameters.
+        fewer: whether its arguments have a row less.
 
     Raises:
         Exception: of any kind that forward raises, or a copy of what the module holds.
@@ -86,7 +87,7 @@ def two_calls(
             for parameter in double.parameters():
                 parameter.data = _disturbed(parameter)
         read.clear()
-        results = run(double, _of_other_values(call) if other else call)
+        results = run(double, _of_other_values(call) if other else _of_fewer_rows(call) if fewer else call)
         return Calls(results, before, between, entries(), frozenset(read), objects)
     finally:
         for table, name, value in lists:
@@ -151,6 +152,11 @@ def _of_other_values(call: tuple[Any, Any]) -> Any:
     tensors, spec = flatten(call)
     others = [_disturbed(t) if t.is_floating_point() or not t.numel() else _of_last(t) for t in tensors]
     return unflatten(spec, others)
+
+
+def _of_fewer_rows(call: tuple[Any, Any]) -> Any:
+    tensors, spec = flatten(call)
+    return unflatten(spec, [tensor[:-1] if tensor.ndim and len(tensor) > 1 else tensor for tensor in tensors])
 
 
 def _of_last(tensor: torch.Tensor) -> torch.Tensor:

@@ -187,7 +187,8 @@ class Watch:
         """Whether there are new attributes that forward reads, or a forward in the place of a submodule's own."""
         for attributes, known in zip(self._without_forward, self._known, strict=True):
             read = self._used.get(id(attributes), self._scope.read)
-            if not (attributes.keys() - known).isdisjoint({"forward", *read}):
+            new = {name for name in attributes.keys() - known if not self._counted.has(attributes, name)}
+            if not new.isdisjoint({"forward", *read}):
                 return True
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
