@@ -28,7 +28,6 @@ __all__ = ["Step", "open_model", "open_node", "open_nodes", "refused", "run_opti
 Array = np.ndarray[Any, Any]
 _OPSET = 20
 """The first one that has expressions."""
-_EXPRESSIONS = "; expressions are written in RE2's syntax"
 
 
 class Step(NamedTuple):
@@ -142,32 +141,39 @@ def refused(op_type: str, error: Exception, hint: str = "") -> ProviderError:
     )  # fmt: skip
 
 
-def run_stock(op_type: str, arrays: Sequence[Array], *, domain: str = "", **attributes: Any) -> Array:
+def run_stock(
+    op_type: str, arrays: Sequence[Array | None], *, domain: str = "", hint: str = "", **attributes: Any
+) -> Array:  # fmt: skip
     """Return the one result of an operator on arrays, texts being arrays of objects.
 
     Args:
         op_type: of an operator that onnxruntime has on the CPU.
-        arrays: the operands.
+        arrays: the operands; None for one that is left out.
         domain: the operator's.
+        hint: see `refused`.
         attributes: by name; None for one that is left out.
 
     Raises:
         ProviderError: onnxruntime refuses the attributes or the operands.
     """
-    texts = [array.astype(object) if array.dtype.kind in "OSU" else array for array in arrays]
+    operands = [array.astype(object) if array is not None and array.dtype.kind in "OSU" else array for array in arrays]
     settings = tuple((n, tuple(told) if isinstance(told, list) else told) for n, told in sorted(attributes.items()))
-    session = _session(op_type, domain, tuple(map(_kind, texts)), settings)
+    session = _session(op_type, domain, tuple(map(_kind, operands)), settings, hint)
     try:
-        (array,) = session.run(None, {f"i{at}": fed for at, fed in enumerate(texts)})
+        (array,) = session.run(None, {f"i{at}": fed for at, fed in enumerate(operands) if fed is not None})
     except Exception as error:  # onnxruntime's errors share no base but Exception
-        raise refused(op_type, error, _EXPRESSIONS) from error
+        raise refused(op_type, error, hint) from error
     return np.asarray(array)
 
 
-def _kind(array: Array) -> ir.DataType:
+def _kind(array: Array | None) -> ir.DataType | None:
+    if array is None:
+        return None
     return ir.DataType.STRING if array.dtype == object else ir.DataType.from_numpy(array.dtype)
 
 
 @lru_cache(64)
-def _session(op_type: str, domain: str, kinds: tuple[ir.DataType, ...], attributes: tuple[tuple[str, Any], ...]) -> Any:
-    return open_node(op_type, kinds, 1, dict(attributes), domain, _EXPRESSIONS)
+def _session(
+    op_type: str, domain: str, kinds: tuple[ir.DataType | None, ...], attributes: tuple[tuple[str, Any], ...], hint: str
+) -> Any:
+    return open_node(op_type, kinds, 1, dict(attributes), domain, hint)

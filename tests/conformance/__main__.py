@@ -46,7 +46,7 @@ def main() -> int:
     providers = arguments.provider or [TORCH]
     if arguments.rows:
         unbounded = small_nodes.Small(*[float("inf")] * len(dataclasses.fields(small_nodes.Small)))
-        small_nodes.ALONE = small_nodes.BESIDE = unbounded
+        small_nodes.ALONE = small_nodes.BESIDE = small_nodes.Limits(unbounded, unbounded)
         small_nodes._CALL = 0
     start = time.perf_counter()
     reasons = {case.name: verdict(case, providers) for case in chosen}

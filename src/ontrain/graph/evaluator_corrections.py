@@ -19,6 +19,7 @@ from ontrain.stock_node import run_stock
 __all__ = ["CORRECTIONS"]
 
 Array = np.ndarray[Any, Any]
+_EXPRESSIONS = "; expressions are written in RE2's syntax"
 
 
 class GatherElements(OpRun):
@@ -187,7 +188,7 @@ class RegexFullMatch(OpRun):
     """onnx's matches by Python's `re`, which has another syntax, and takes for ever over some expressions."""
 
     def _run(self, x: Array, pattern: str | None = None) -> tuple[Array]:
-        return (run_stock("RegexFullMatch", [x], pattern=pattern),)
+        return (run_stock("RegexFullMatch", [x], hint=_EXPRESSIONS, pattern=pattern),)
 
 
 class Loop(onnx_loop.Loop):

@@ -85,12 +85,13 @@ from ontrain.operators.record import (
     record_of,
     schema_of,
 )
-from ontrain.operators.recurrent import directions_backwards, is_plain_layer
+from ontrain.operators.recurrent import directions_backwards, has_stock_activations, is_plain_layer
 from ontrain.operators.scatter import gather_adjoint, is_from_start
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
     "directions_backwards",
+    "has_stock_activations",
     "is_plain_layer",
     "DOMAIN",
     "ELEMENTWISE",

@@ -45,6 +45,16 @@ def test_kept_boxes_are_onnxruntimes_however_many_there_are(centred, steps):
             np.testing.assert_array_equal(mine.run(None, fed)[0], theirs.run(None, fed)[0])
 
 
+@pytest.mark.parametrize("extreme", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("name", ["boxes", "scores"])
+@pytest.mark.parametrize("centred", [0, 1], ids=["corners", "centred"])
+def test_kept_boxes_are_onnxruntimes_whatever_numbers_they_have(centred, name, extreme):
+    mine, theirs = sessions(centred)
+    fed = feeds(40, steps=1 << 20, overlap=0.3)
+    fed[name].reshape(-1)[::7] = extreme
+    np.testing.assert_array_equal(mine.run(None, fed)[0], theirs.run(None, fed)[0])
+
+
 @pytest.mark.parametrize("overlap", [-0.1, 1.5, np.nan])
 def test_an_overlap_beyond_0_and_1_is_refused(overlap):
     mine, theirs = sessions(0)

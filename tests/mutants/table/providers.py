@@ -21,8 +21,8 @@ MUTANTS = [
     mutant(TORCH + "small_nodes.py", "if is_random(node) or record", "if record", TORCH + "test_small_nodes.py"),
     mutant(
         TORCH + "small_nodes.py",
-        "weights + more <= most.weights and _is_small(e, node, most, costs)",
-        "_is_small(e, node, most)",
+        "weights[most] + more <= most.weights and _is_small(e, node, most, costs)",
+        "_is_small(e, node, most, costs)",
         TORCH + "test_small_nodes.py",
     ),
     # The second and later blocks of a mask would be the first again: 2²¹ decisions, then the same.

@@ -145,10 +145,26 @@ def test_a_length_that_no_sequence_has_is_refused(rng, kind):
         session.run(None, fed)
 
 
-def test_other_activations_run_by_the_operators_body(rng):
-    model, fed = layer(rng, "RNN", activations=["Relu"])
+STATED = {"LSTM": ["Tanh", "Relu", "Relu"], "GRU": ["HardSigmoid", "Softsign"], "RNN": ["Relu"]}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", GATES)
+def test_a_layer_with_other_activations_is_one_call(rng, kind, direction, batch):
+    stated = STATED[kind] * (1 + (direction == "bidirectional"))
+    model, fed = layer(rng, kind, direction, batch=batch, steps=3, activations=stated)
     names = calls(assert_as_onnxruntime(model, fed, rtol=1e-5, atol=2e-6))
-    assert "onnxruntime_RNN" not in names and "clamp_min" in names
+    assert [name for name in names if "onnxruntime" in name] == [f"onnxruntime_{kind}"]
+
+
+@pytest.mark.parametrize("stated", [
+    {"activations": ["Elu"]}, {"activations": ["LeakyRelu"], "activation_alpha": [0.1]}, {"clip": 0.5},
+])  # fmt: skip
+def test_activations_with_numbers_and_bounds_run_by_the_operators_body(rng, stated):
+    model, fed = layer(rng, "RNN", **stated)
+    names = calls(assert_as_onnxruntime(model, fed, rtol=1e-5, atol=2e-6))
+    assert "onnxruntime_RNN" not in names
 
 
 def _quantised(rng, direction, per_column, biased, signed):

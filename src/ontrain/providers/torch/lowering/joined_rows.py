@@ -34,6 +34,8 @@ _UNFUSED = "session.disable_quant_qdq"
 """Kernels that onnxruntime makes of nodes for quantisation saturate on some processors."""
 _LARGE = 1 << 12
 """Bytes from which on a constant is lent to onnxruntime."""
+_COPIED = 1 << 12
+"""Bytes whose copy into another order takes as long as a node's call."""
 _SHARED = (torch.float32, torch.float64, torch.int64, torch.int32)
 _sessions: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 """By what they run, for as long as a plan has them."""
@@ -96,8 +98,9 @@ def emit_joined(e: Emitter, nodes: Iterable[ir.Node]) -> bool:
         return False  # whoever makes one of them leaves it to a lowering of its reader
     operands = {value: e.value(value) for value in inputs}
     fixed = {value: tensor for value, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
-    if not all(buf.meta.is_contiguous() for value, buf in operands.items() if value not in fixed):
-        return False  # what lies in another order, as images with channels last do, would be copied
+    apart = [buf.meta.nbytes for value, buf in operands.items() if value not in fixed and not buf.meta.is_contiguous()]
+    if sum(apart) > _COPIED * len(row):
+        return False  # what lies in another order, as images with channels last do, is copied
     results, lent = _results_of(row), _lent(fixed)
     model = _model(row, inputs, results, {v: tensor for v, tensor in fixed.items() if v.name not in lent})
     if model is None:

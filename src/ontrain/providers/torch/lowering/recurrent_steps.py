@@ -14,7 +14,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
-from ontrain.operators import directions_backwards, is_plain_layer, operand_of
+from ontrain.operators import directions_backwards, has_stock_activations, is_plain_layer, operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
@@ -64,7 +64,9 @@ def _fits(node: ir.Node) -> bool:
     operands = [v for v in node.inputs[:3] if v is not None and v.shape is not None and v.shape.is_static()]
     if not node.inputs:
         return True  # the operator as such
-    if len(operands) < 3 or operands[0].dtype not in _DTYPES or not is_plain_layer(node):
+    if len(operands) < 3 or operands[0].dtype not in _DTYPES:
+        return False
+    if not is_plain_layer(node) and not has_stock_activations(node):
         return False
     if _is_whole(node) and operands[0].dtype != ir.DataType.FLOAT:
         return False
@@ -74,7 +76,7 @@ def _fits(node: ir.Node) -> bool:
 
 def _is_whole(node: ir.Node) -> bool:
     """Whether a layer is for onnxruntime's kernel, however large."""
-    return node.op_type == "LSTM" or operand_of(node, 4) is not None
+    return node.op_type == "LSTM" or operand_of(node, 4) is not None or not is_plain_layer(node)
 
 
 @lowers("GRU", "LSTM", "RNN", when=_fits, devices=("cpu",))

@@ -8,6 +8,7 @@ calls.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from ontrain.graph import is_random
 from ontrain.operators import Indexes, Stock, record_of, static_dims
 from ontrain.providers.torch.emitter import Emitter
 
-__all__ = ["ALONE", "BESIDE", "Row", "Small", "is_alike", "rows_of_small"]
+__all__ = ["ALONE", "BESIDE", "Limits", "Row", "Small", "is_alike", "rows_of_small"]
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,36 @@ class Small:
     Attributes:
         flops: operations.
         nbytes: of a value that it reads or writes.
-        convolution_flops, convolution_nbytes: those of a convolution, whose call costs five times as much as another.
         weight, weights: bytes of its weight, and of those of all rows of a plan: each session holds its own weights, in
             the order of its kernels.
     """
 
     flops: float
     nbytes: int
-    convolution_flops: float
-    convolution_nbytes: int
     weight: int
     weights: int
 
 
-BESIDE = Small(5e5, 1 << 15, 4e6, 1 << 19, 1 << 19, 4 << 20)
+@dataclass(frozen=True)
+class Limits:
+    """What is small: of convolutions, whose call costs five times as much as another, and of other nodes."""
+
+    convolutions: Small
+    others: Small
+
+    def of(self, node: ir.Node) -> Small:
+        """Return what is small of a node's kind."""
+        return self.convolutions if record_of(node).convolves else self.others
+
+
+BESIDE = Limits(Small(4e6, 1 << 19, 1 << 19, 4 << 20), Small(5e5, 1 << 15, 1 << 19, 4 << 20))
 """What is larger is faster in kernels that run on several threads."""
-ALONE = Small(1e8, 8 << 20, 1e8, 8 << 20, 4 << 20, 32 << 20)
-"""On one thread onnxruntime's products take as long as oneDNN's, and its convolutions half as long."""
+ALONE = Limits(Small(1e9, 8 << 20, 16 << 20, 96 << 20), Small(1e8, 8 << 20, 4 << 20, 32 << 20))
+"""On one thread onnxruntime's products take as long as oneDNN's, and its convolutions half as long.
+
+A convolution between rows leaves its images with their channels last, in which order no row reads them. So nearly all
+of a network's convolutions are small. Texts come in many more lengths, each with a plan, than images come in sizes.
+"""
 _CALL, _NODE, _LOOK = 5.0, 2.0, 0.2
 """Microseconds: of a call of onnxruntime, saved by a node inside it, and spent on one that only looks at memory."""
 _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
@@ -72,12 +86,12 @@ class Row:
 
 def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
     """Yield nodes in their order, small ones together."""
-    most = ALONE if torch.get_num_threads() == 1 else BESIDE
-    weights, row, costs = 0, list[ir.Node](), dict[Hashable, Flops]()
+    limits = ALONE if torch.get_num_threads() == 1 else BESIDE
+    weights, row, costs = Counter[Small](), list[ir.Node](), dict[Hashable, Flops]()
     for node in nodes:
-        more = _weight_bytes(e, node)
-        if weights + more <= most.weights and _is_small(e, node, most, costs):
-            weights += more
+        most, more = limits.of(node), _weight_bytes(e, node)
+        if weights[most] + more <= most.weights and _is_small(e, node, most, costs):
+            weights[most] += more
             row.append(node)
             continue
         yield from _trimmed(row)
@@ -118,18 +132,14 @@ def _looks(node: ir.Node) -> bool:
 
 
 def _is_small(e: Emitter, node: ir.Node, most: Small, costs: dict[Hashable, Flops]) -> bool:
-    record = record_of(node)
     if node in e.placement.skipped or not is_alike(node):
         return False
-    flops, size = most.flops, most.nbytes
-    if record.convolves:
-        flops, size = most.convolution_flops, most.convolution_nbytes
     for value in node.inputs:
-        if value is not None and not _fits(value, most.weight if _never_changes(e, value) else size):
+        if value is not None and not _fits(value, most.weight if _never_changes(e, value) else most.nbytes):
             return False
-    if not all(_fits(value, size) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
+    if not all(_fits(value, most.nbytes) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
         return False
-    return node_flops(node, costs).total <= flops
+    return node_flops(node, costs).total <= most.flops
 
 
 def is_alike(node: ir.Node) -> bool:
