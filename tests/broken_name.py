@@ -59,8 +59,10 @@ def _spelled(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return F.ctc_loss(layer(x).log_softmax(-1), ones[:, None], ones * 5, ones)
 
 
-def _ring() -> torch.Tensor:
-    return torch.eye(4).roll(1, 0).to_sparse()
+def _ringed() -> nn.Module:
+    layer = nn.Linear(6, 8)
+    layer.register_buffer("ring", torch.eye(4).roll(1, 0).to_sparse())
+    return layer
 
 
 _plain = _case(lambda layer, x: torch.tanh(layer(x)), lambda: nn.Linear(6, 8), 4, 6)
@@ -89,7 +91,7 @@ CASES: dict[str, tuple[Case, str]] = {
         _case(_spelled, lambda: nn.Linear(6, 8), 5, 2, 6), "refused",
     )),
     "aten._sparse_coo_tensor_with_dims_and_tensors": (
-        _case(lambda layer, x: layer(torch.sparse.mm(_ring(), x)), lambda: nn.Linear(6, 8), 4, 6), "refused",
+        _case(lambda layer, x: layer(torch.sparse.mm(layer.ring, x)), _ringed, 4, 6), "refused",
     ),
     "aten._local_scalar_dense": (
         _case(lambda layer, x: layer(x) * x.sum().item(), lambda: nn.Linear(6, 8), 4, 6), "refused",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -178,3 +180,39 @@ def test_a_mixture_of_experts_trains_with_the_librarys_own_dispatch():
     wanted_loss, wanted = eager_gradients(module, [ids])
     assert loss == pytest.approx(wanted_loss, rel=1e-6)
     assert_close(grads, wanted, 1e-5)
+
+
+BITS = {
+    "exponents": lambda y: y + (y.view(torch.int32) >> 23).to(y),
+    "rounded": lambda y: y * (y.view(torch.int32) & -65536).view(torch.float32),
+    "truth values": lambda y: y * (y > 0).view(torch.uint8) + (y > 1).to(torch.uint8).view(torch.bool),
+    "halves": lambda y: y + y.half().view(torch.bfloat16).nan_to_num(0, 1, 1),
+}
+
+
+class Bits(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x):
+        return self.function(self.layer(x))
+
+
+@pytest.mark.parametrize("name", BITS)
+def test_bits_read_as_another_type_of_the_same_width_are_eagers_and_have_no_gradient(name):
+    module = Bits(BITS[name])
+    wrapped = ORTModule(copy.deepcopy(module))
+    for rows in (2, 3):
+        x = torch.randn(rows, 4)
+        y, expected = wrapped(x), module(x)
+        torch.testing.assert_close(y, expected)
+        for model, output in ((wrapped, y), (module, expected)):
+            model.zero_grad()
+            output.sum().backward()
+        torch.testing.assert_close(wrapped.layer.weight.grad, module.layer.weight.grad)
+
+
+def test_bytes_of_wider_numbers_are_refused():
+    with pytest.raises(CaptureError, match="another number of bytes"):
+        ORTModule(Bits(lambda y: y.view(torch.uint8).sum()))(torch.randn(2, 4))

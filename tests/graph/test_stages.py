@@ -63,6 +63,20 @@ def test_a_mask_that_follows_from_the_length_is_made_before_the_step_that_reads_
     assert step.step.op_type == "NonZero" and step.reads == [mask]
 
 
+def test_a_size_that_the_last_step_makes_is_read_behind_it():
+    x = value("x", ["n"])
+    model = new_model([x], "counted")
+    op = Builder(model.graph)
+    y = op.Relu(x)
+    places = op.NonZero(op.Greater(y, op.const(np.float32(0))))
+    count = op.Shape(places, start=1)
+    model.graph.outputs.extend([y, count])
+    first, step, last = stages(model.graph)
+    assert first.reads == [x] and y in first.outputs and count not in first.outputs
+    assert step.step.op_type == "NonZero" and step.outputs == [places]
+    assert last.step is None and last.reads == [places] and last.outputs == [count]
+
+
 def own_backward(mask_of):
     """A function of x whose own backward doubles the adjoint's rows that a mask names: the graph, and its last node."""
     x = value("x", ["n", 4])

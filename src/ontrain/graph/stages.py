@@ -102,24 +102,33 @@ def _backwards(graph: ir.Graph) -> Iterator[tuple[ir.Node, list[ir.Node]]]:
 
 
 def _joined(graph: ir.Graph, parts: list[list[ir.Node]], settled: set[ir.Value]) -> list[Stage]:
-    """Say of each part what it reads and what it gives; results that follow from shapes are the last one's."""
+    """Say of each part what it reads and what it gives.
+
+    Results that follow from shapes are the last part's; or, behind a step whose result has the shape, a part of their
+    own.
+    """
     loose = [value for value in graph.outputs if value in settled or value.producer() is None]
+    behind = list(dict.fromkeys(source for value in loose for source in _behind(value, settled)))
     wanted = [value for value in graph.outputs if value not in loose]
     cut: list[Stage] = []
     for nodes in reversed(parts):
         produced = {value for node in nodes for value in node.outputs}
+        if loose and _is_step(nodes[0], settled) and not produced.isdisjoint(behind):
+            cut.append(Stage(behind, loose))
+            wanted += behind
+            loose = []
         outputs = [value for value in dict.fromkeys(wanted) if value in produced]
         sources = [value for node in nodes for value in _sources(node, settled) if value not in produced]
         step = nodes[0] if _is_step(nodes[0], settled) else None
         if loose and step is None:
             outputs += loose
-            sources += [source for value in loose for source in _behind(value, settled) if source not in produced]
+            sources += [source for source in behind if source not in produced]
             loose = []
         reads_ = list(dict.fromkeys(sources))
         cut.append(Stage(reads_, outputs, step))
         wanted += reads_
     if loose:
-        cut.insert(0, Stage(list(dict.fromkeys(s for v in loose for s in _behind(v, settled))), loose))
+        cut.insert(0, Stage(behind, loose))
     return cut[::-1]
 
 

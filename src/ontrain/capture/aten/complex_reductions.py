@@ -25,8 +25,20 @@ def var(op: AtenBuilder, x: Complex, *arguments: Any, **named: Any) -> Value:
 def std(op: AtenBuilder, x: Complex, *arguments: Any, **named: Any) -> Value:
     """The root of the variance: the length of the deviations of both parts."""
     real = real_translation(op)
-    deviations = [op.Unsqueeze(real(op, part, *arguments, **named), [-1]) for part in (x.real, x.imag)]
-    return op.ReduceL2(op.Concat(*deviations, axis=-1), [-1], keepdims=0)
+    return _length(op, *(real(op, part, *arguments, **named) for part in (x.real, x.imag)))
+
+
+def _length(op: AtenBuilder, *parts: Value) -> Value:
+    return op.ReduceL2(op.Concat(*(op.Unsqueeze(part, [-1]) for part in parts), axis=-1), [-1], keepdims=0)
+
+
+@on_complex("var_mean", "std_mean")
+def spread_and_mean(op: AtenBuilder, x: Complex, *arguments: Any, **named: Any) -> tuple[Value, Complex]:
+    """The variance or deviation of both parts together, and the mean."""
+    real = real_translation(op)
+    (of_real, real_mean), (of_imag, imag_mean) = (real(op, part, *arguments, **named) for part in (x.real, x.imag))
+    spread = _length(op, of_real, of_imag) if "std_mean" in str(op.node.target) else of_real + of_imag
+    return spread, Complex(real_mean, imag_mean)
 
 
 @on_complex("prod")

@@ -127,19 +127,24 @@ def _variance(op: AtenBuilder, x: Value, dim: int | Sequence[int] | None, correc
     return total / op.Max(n - op.cast(correction, x.dtype), op.cast(0, x.dtype))
 
 
-def _spread(root: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _spread(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The translations of var, std, var_mean or std_mean: by a correction, and by flags."""
+
+    def results(op: AtenBuilder, x: Value, dim: Any, correction: float, keepdim: bool) -> Value | tuple[Value, Value]:
+        variance = _variance(op, x, dim, correction, keepdim)
+        spread = _root(op, variance) if name.startswith("std") else variance
+        return (spread, _reduce(op, "ReduceMean", x, dim, keepdim)) if name.endswith("mean") else spread
+
     def corrected(
         op: AtenBuilder, x: Value, dim: int | Sequence[int] | None = None,
         *, correction: float | None = None, keepdim: bool = False,
-    ) -> Value:  # fmt: skip
-        variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
-        return _root(op, variance) if root else variance
+    ) -> Value | tuple[Value, Value]:  # fmt: skip
+        return results(op, x, dim, 1 if correction is None else correction, keepdim)
 
-    def unbiased(op: AtenBuilder, x: Value, *rest: Any) -> Value:
+    def unbiased(op: AtenBuilder, x: Value, *rest: Any) -> Value | tuple[Value, Value]:
         # var(x, unbiased) or var(x, dim, unbiased, keepdim)
         dim, flags = (None, rest) if not rest or isinstance(rest[0], bool) else (rest[0], rest[1:])
-        variance = _variance(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
-        return _root(op, variance) if root else variance
+        return results(op, x, dim, float(flags[0]) if flags else 1.0, bool(flags[1]) if len(flags) > 1 else False)
 
     return corrected, unbiased
 
@@ -150,30 +155,10 @@ def _root(op: AtenBuilder, variance: Value) -> Value:
     return op.Where(none, zero, op.Sqrt(op.Where(none, op.cast(1, variance.dtype), variance)))
 
 
-for _name, _is_root in (("var", False), ("std", True)):
-    _corrected, _unbiased = _spread(_is_root)
+for _name in ("var", "std", "var_mean", "std_mean"):
+    _corrected, _unbiased = _spread(_name)
     aten(f"{_name}.correction")(in_single(_corrected))
     aten(f"{_name}.default", f"{_name}.dim")(in_single(_unbiased))
-
-
-@aten("var_mean.correction")
-@in_single
-def var_mean(
-    op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
-    *, correction: float | None = None, keepdim: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    variance = _variance(op, x, dim, 1 if correction is None else correction, keepdim)
-    return variance, _reduce(op, "ReduceMean", x, dim, keepdim)
-
-
-@aten("std_mean.correction")
-@in_single
-def std_mean(
-    op: AtenBuilder, x: Value, dim: Sequence[int] | None = None,
-    *, correction: float | None = None, keepdim: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    variance, mean = var_mean(op, x, dim, correction=correction, keepdim=keepdim)
-    return _root(op, variance), mean
 
 
 @aten("cumsum")

@@ -55,11 +55,22 @@ def clone(op: AtenBuilder, x: Value, *_: object, **__: object) -> Value:
 
 
 @aten("contiguous", "alias", "lift_fresh_copy", "lift_fresh", "lift", "positive", "resolve_conj",
-      "resolve_neg", "view.dtype", "pin_memory", "conj", "conj_physical", "real")  # fmt: skip
+      "resolve_neg", "pin_memory", "conj", "conj_physical", "real")  # fmt: skip
 def same(op: AtenBuilder, x: Value, *_: object) -> Value:
-    if x.dtype != op.dtype:
-        raise op.refuse("a view of a tensor under another dtype", "bits have no meaning in a graph", "use .to(dtype)")
     return x
+
+
+@aten("view.dtype")
+def reinterpreted(op: AtenBuilder, x: Value, dtype: object) -> Value:
+    """The bits of each element as a number of another type, through which no gradient flows back."""
+    if x.dtype == op.dtype:
+        return x
+    if x.dtype.itemsize != op.dtype.itemsize:
+        raise op.refuse(
+            f"a view of {x.dtype.name} as {op.dtype.name}, which takes another number of bytes",
+            "an element of a graph is a number, and has no bytes to be divided", "use .to(dtype)",
+        )  # fmt: skip
+    return op.BitCast(op.composite("Detach", x) if x.dtype.is_floating_point() else x, to=op.dtype)
 
 
 @aten("detach")
