@@ -50,6 +50,7 @@ from ontrain.capture.tables import (
     ALL as ALL,
     MISSING as MISSING,
     MORE as MORE,
+    OF_PYTHON as OF_PYTHON,
     Items as Items,
     Table as Table,
     tables_of as tables_of,

@@ -21,7 +21,7 @@ from ontrain.capture.installed import is_installed
 from ontrain.capture.reachable import held_by
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
-__all__ = ["ALL", "MISSING", "MORE", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"]
+__all__ = ["ALL", "MISSING", "MORE", "OF_PYTHON", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"]
 
 
 class _Missing:
@@ -291,11 +291,15 @@ def ways_to(table: Table, tables: Iterable[Table]) -> list[tuple[Table, Any, Any
     return ways
 
 
+OF_PYTHON = frozenset({"__builtins__", "__warningregistry__"})
+"""What Python keeps in the globals of code: its own names, and of what the code has warned."""
+
+
 def tables_of(module: nn.Module) -> list[Table]:
     """Return the tables that a module's forward can come to: by what it and hooks hold, and what functions name.
 
     Those of torch's objects and of installed packages' files are left out, as are the tables of a module's tensors,
-    submodules and hooks.
+    submodules and hooks, and what Python keeps in globals.
     """
     parts = held_by([module, *global_hooks()[0]])
     tables = [table for part in parts for table in _of(part)]
@@ -303,7 +307,8 @@ def tables_of(module: nn.Module) -> list[Table]:
     # Behind a class comes its own dictionary.
     attributes.update(id(held) for part in parts if isinstance(part, type) for held in gc.get_referents(vars(part)))
     state = {id(vars(part).get(name)) for part in parts if isinstance(part, nn.Module) for name in _STATE}
-    left_out = attributes | state
+    pythons = {id(part.get(name)) for part in parts if type(part) is dict for name in OF_PYTHON}
+    left_out = attributes | state | pythons
     return [table for table in tables if type(table) is not Table or id(table.owner) not in left_out]
 
 

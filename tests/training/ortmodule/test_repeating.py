@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
-import threading
 import types
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -586,34 +584,3 @@ def test_an_object_with_tensors_that_the_first_call_makes_is_found_by_the_next()
         left = ours.module.criterion
         assert torch.equal(left.weights, eager.criterion.weights)
         assert left.layer is ours.module.layer
-
-
-class ByThread(nn.Module):
-    """Keeps what each thread has computed under the thread's number."""
-
-    def __init__(self, hooked):
-        super().__init__()
-        self.layer, self.seen, self.hooked = nn.Linear(3, 2), {}, hooked
-        if hooked:
-            self.layer.register_forward_hook(self.see)
-
-    def see(self, layer, inputs, y):
-        self.seen[threading.get_ident()] = y.detach()
-
-    def forward(self, x):
-        y = self.layer(x)
-        if not self.hooked:
-            self.seen[threading.get_ident()] = y.detach()
-        return y
-
-
-@pytest.mark.parametrize("hooked", [False, True])
-@pytest.mark.filterwarnings("ignore:the forward hooks")
-def test_what_is_kept_for_each_thread_stands_under_the_number_of_the_thread_that_calls(hooked):
-    model = ORTModule(ByThread(hooked))
-    model(torch.ones(2, 3))
-    with ThreadPoolExecutor(1) as thread:
-        there = thread.submit(threading.get_ident).result()
-        other = thread.submit(model, torch.zeros(2, 3)).result()
-    assert set(model.seen) == {threading.get_ident(), there}
-    torch.testing.assert_close(model.seen[there], other.detach())

@@ -166,6 +166,8 @@ def _of_class(write: Write) -> Any:
 
 
 def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:
+    if before is between is after:  # two calls wrote nothing: an object behind it makes copies by a way of its own
+        return Course.EACH
     if between is after or (write.holds_tensors and is_same(between, after)):
         return Course.ONCE
     if write.holds_tensors:

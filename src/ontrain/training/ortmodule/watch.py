@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ontrain.capture import Table, Write, sparse_tensors
+from ontrain.capture import OF_PYTHON, Table, Write, sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
 from ontrain.training.inspection import inspects
@@ -218,7 +218,8 @@ class Watch:
         if isinstance(value, list | tuple | deque):
             return tuple([self._seen(item, "", value, *outer) for item in value])
         if isinstance(value, dict):
-            return tuple([(key, self._seen(item, "", value, *outer)) for key, item in value.items()])
+            items = ((key, item) for key, item in value.items() if key not in OF_PYTHON)
+            return tuple([(key, self._seen(item, "", value, *outer)) for key, item in items])
         if isinstance(value, nn.Parameter):
             return self._outside.seen(value) or id(value)
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
