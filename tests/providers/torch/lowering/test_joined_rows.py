@@ -15,7 +15,7 @@ from onnx import helper
 import ontrain
 from ontrain.internals import without_function_modes
 from ontrain.providers.torch.lowering import joined_rows, small_nodes
-from tests.providers.torch.lowering.files import file_of
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, file_of
 from tests.providers.torch.lowering.small_models import chain, perceptron, rows_among_calls
 from tests.threads import at_once
 
@@ -39,6 +39,16 @@ def test_what_onnxruntime_refuses_when_it_runs_has_other_kernels(rng, monkeypatc
     windows = np.stack([padded[:, i : i + 3 : 2] for i in range(9)])
     wanted = np.sqrt(np.abs(np.einsum("tck,mck->mt", windows, w)))
     np.testing.assert_allclose(y[0], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_reads_small_images_whose_channels_lie_last(rng):
+    """The convolution is too large for a row, and its images have their channels last where that is quicker."""
+    w = rng.standard_normal((32, 256, 3, 3)).astype(np.float32) / 48
+    nodes = [node("Conv", ["x", "w"], ["c"], strides=[4, 4], pads=[1] * 4), node("Softplus", ["c"], ["a"]),
+             node("Neg", ["a"], ["b"]), node("Exp", ["b"], ["d"]), node("Sqrt", ["d"], ["y"])]  # fmt: skip
+    feeds = {"x": rng.standard_normal((1, 256, 32, 32)).astype(np.float32)}
+    session = assert_as_onnxruntime(file_of(nodes, feeds, {"w": w}, ["y"]), feeds, rtol=1e-4, atol=1e-4)
+    assert rows_among_calls(session) == ["onnxruntime_Softplus + Neg + Exp + Sqrt"]
 
 
 def test_what_follows_from_weights_alone_is_computed_once_for_all_plans(rng):

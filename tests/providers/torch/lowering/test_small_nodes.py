@@ -69,6 +69,14 @@ def test_on_one_thread_larger_products_and_convolutions_stand_in_the_row(rng, al
     assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
 
 
+def test_on_one_thread_convolutions_of_a_large_network_stand_in_the_row(rng, alone):
+    w = rng.standard_normal((512, 512, 3, 3)).astype(np.float32) / 68  # 9.4 MiB, 3e8 operations
+    conv = node("Conv", ["b", "w"], ["c"], pads=[1] * 4)
+    model, feeds = chain(rng, [conv], shape=(1, 512, 8, 8), weights={"w": w})
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
+    assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+
+
 def test_on_one_thread_the_weights_of_all_rows_have_a_bound(rng, alone):
     model, feeds = perceptron(rng, wide=900, layers=12, rows=1)  # of 3.1 MiB each
     names = calls(assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-4))
