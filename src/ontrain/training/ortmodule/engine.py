@@ -38,6 +38,7 @@ from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
+from ontrain.training.ortmodule.recaptures import Recaptures
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
 from ontrain.training.ortmodule.repeating import repetitions
 from ontrain.training.ortmodule.request import Request
@@ -80,7 +81,7 @@ class Engine:
         # What was captured of the module when its attributes had other values, the latest last.
         self._former: list[CallCache] = []
         self._forms = Forms(module)
-        self._numbers = PlainNumbers(type(module).__name__)
+        self._numbers, self._recaptures = PlainNumbers(type(module).__name__), Recaptures(type(module).__name__)
         self._lock = Lock()
         self._captures = 0
         self._carried = Carried()
@@ -118,6 +119,8 @@ class Engine:
             # Under the lock, because a capture has other parameters in the module for as long as it takes.
             changed = self._cache.watch.changed()
             if changed:
+                if self._recaptures.are_many:
+                    self._recaptures.explain(self._cache.watch.differences())
                 refuse_scripted(self.module)
                 self._written.update((id(tensor), tensor) for tensor in self._cache.watch.written())
             substitutes = given_parameters(self.module, self._replaced) if changed or self._cache.is_empty else {}
@@ -183,7 +186,11 @@ class Engine:
         """Do what forward does to Python objects beside the writes of its graph."""
         for set_anew in site.entry.derived:
             set_anew()
-        if any(repetition.course is WriteCourse.ONCE for repetition in site.entry.repeated):
+        if not self._numbers.are_told:
+            self._recaptures.count(self._captures, sum(site.entry.captured.seconds.values()))
+        found_later = [str(r.write) for r in site.entry.repeated if r.course is WriteCourse.ONCE]
+        if found_later:
+            self._recaptures.explain(found_later)
             self._forget()  # the next call finds what this one has written
         if site.entry.followed:
             sizes = site.sizes(shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -19,23 +19,28 @@ class PlainNumbers:
 
     Args:
         kind: the class of the module.
+
+    Attributes:
+        are_told: whether a warning was given.
     """
 
     def __init__(self, kind: str) -> None:
-        self._kind, self._captures = kind, Counter[Hashable]()
+        self._kind, self._keys = kind, defaultdict[Hashable, set[Hashable]](set)
+        self.are_told = False
 
     def count(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Count one more capture, for a call with these arguments.
 
         Warns:
-            UserWarning: it is the eighth of one structure.
+            UserWarning: numbers differ for the eighth time in one structure.
         """
         key: list[Any] = [len(args), *kwargs]
         for value in (*args, *kwargs.values()):
             walk(value, [], key)
         alike = tuple([None if isinstance(part, int | float) else part for part in key])
-        self._captures[alike] += 1
-        if self._captures[alike] == _MANY_CAPTURES:
+        self._keys[alike].add(tuple(key))
+        if len(self._keys[alike]) == _MANY_CAPTURES and not self.are_told:
+            self.are_told = True
             warnings.warn(
                 f"{self._kind} was captured {_MANY_CAPTURES} times for one structure of arguments: "
                 "plain numbers are part of a graph. Pass numbers that change as tensors.",

@@ -91,6 +91,7 @@ class Watch:
         self._written = _written(self._sparse)
         self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
         self._before: list[Any] = []
+        self._named: list[list[str]] = []
         self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
         self._without_forward: list[dict[str, Any]] = []
         self._scope = Scope(self.modules, self._outside, self._counted)
@@ -115,6 +116,7 @@ class Watch:
             get = operator.itemgetter(*numbers)
             self._numbers.append((get, attributes))
             self._before.append(get(attributes))
+            self._named.append(numbers)
         if "forward" not in attributes:
             self._without_forward.append(attributes)
         for name in set(names) - set(numbers):
@@ -160,6 +162,24 @@ class Watch:
             if value is not fixed and self._seen(value, name) != seen:
                 return True
         return False
+
+    def differences(self) -> list[str]:
+        """Return in words what differs from the snapshot; for a warning, as it takes a while."""
+        entries = [(table, name) for table, name, value in self._read if table.value(name) != value]
+        entries += [(table, name) for table, name, value in self._ways if table.value(name) is not value]
+        names = [
+            name
+            for (_, attributes), named, before in zip(self._numbers, self._named, self._before, strict=True)
+            for name, value in zip(named, before if len(named) > 1 else (before,), strict=True)
+            if attributes.get(name, _MISSING) != value
+        ]
+        for attributes, name, fixed, seen in self._others:
+            value = attributes.get(name, _MISSING)
+            if value is not fixed and self._seen(value, name) != seen:
+                names.append(name)
+        differences = [table.described(name) for table, name in entries] + [f"the attribute {name!r}" for name in names]
+        differences += ["a parameter, buffer, submodule or hook"] if self._restructured() else []
+        return differences + (["a global or a class attribute"] if self._scope.changed() else [])
 
     def written(self) -> list[torch.Tensor]:
         """Return the constants that were written to."""

@@ -1,0 +1,74 @@
+"""A module that is captured anew in each call is told of once, with what changes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from ontrain.training.ortmodule import ORTModule
+
+
+class Settings:
+    def __init__(self):
+        self.power = 0
+
+
+class Changing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale, self.mode, self.settings = nn.Linear(4, 3), 1.0, ("sum", 0), Settings()
+
+    def forward(self, x):
+        return self.layer(x) * self.scale + self.mode[1] + self.settings.power
+
+
+def change_number(model, step):
+    model.scale = 1.0 + step
+
+
+def change_pair(model, step):
+    model.mode = ("sum", step)
+
+
+def change_helper(model, step):
+    model.settings.power = step
+
+
+def change_layer(model, step):
+    model.layer = nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (change_number, "the attribute 'scale' changes from call to call"),
+        (change_pair, "the attribute 'mode' changes from call to call"),
+        (change_helper, "the attribute 'power' changes from call to call"),
+        (change_layer, "a parameter, buffer, submodule or hook changes from call to call"),
+    ],
+)
+def test_eight_captures_in_a_row_are_told_of_once_with_the_cause(change, cause):
+    model = ORTModule(Changing())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(10):
+            change(model.module, step)
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(model(x), model.module(x))
+    texts = [str(warning.message) for warning in told]
+    assert len(texts) == 1 and cause in texts[0] and "each of the last 8 calls of Changing" in texts[0]
+    assert told[0].filename == __file__
+
+
+def test_captures_between_other_calls_are_not_told_of():
+    model = ORTModule(Changing())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(9):
+            model.module.scale = 1.0 + step
+            for _ in range(2):
+                model(torch.randn(2, 4))
+    assert model._engine.captures == 9
