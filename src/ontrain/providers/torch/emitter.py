@@ -163,6 +163,11 @@ class Emitter:
         """Return where orders of an unchanging buffer are held: with the session, or with this program alone."""
         return self._weights if self.is_weight(buf) else self._own
 
+    @property
+    def session_weights(self) -> Weights:
+        """The weights of the session, which its plans share."""
+        return self._weights
+
     def inside(self, frame: Storage) -> Emitter:
         """Return an emitter for the body of a branch or loop, whose memory is in a frame."""
         placement = Placement(constants=self.placement.constants)

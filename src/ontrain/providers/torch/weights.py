@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -38,6 +39,16 @@ class Weights:
         self._alive: list[torch.Tensor] = []
         self._orders: dict[tuple[object, ...], list[torch.Tensor]] = {}
         self._derived: dict[tuple[object, ...], Any] = {}
+        self._holders: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+    @property
+    def held_bytes(self) -> int:
+        """What plans hold of weights in an order of their own, each for its sizes."""
+        return sum(self._holders.values())
+
+    def note_holder(self, holder: object, nbytes: int) -> None:
+        """Note who holds weights in an order of its own, for as long as it lives."""
+        self._holders[holder] = nbytes
 
     def derived(self, form: Hashable, sources: Sequence[torch.Tensor], make: Callable[[], Derived]) -> Derived:
         """Return what follows from tensors that never change, made when it is first asked for.

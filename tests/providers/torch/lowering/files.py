@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 import ontrain
 
-__all__ = ["assert_as_onnxruntime", "calls", "file_of"]
+__all__ = ["assert_as_onnxruntime", "calls", "calls_by_plan", "file_of"]
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -48,5 +48,11 @@ def assert_as_onnxruntime(model: bytes, fed: Arrays, **close: float) -> ontrain.
 
 def calls(session: ontrain.InferenceSession) -> list[str]:
     """The names of the functions that the session's one plan calls."""
-    (plan,) = session._own._session._planner.plans.values()
-    return [getattr(call.fn, "__name__", str(call.fn)) for call in plan.executable.current._program]
+    (names,) = calls_by_plan(session)
+    return names
+
+
+def calls_by_plan(session: ontrain.InferenceSession) -> list[list[str]]:
+    """The names of the functions that each plan of the session calls."""
+    plans = session._own._session._planner.plans.values()
+    return [[getattr(call.fn, "__name__", str(call.fn)) for call in plan.executable.current._program] for plan in plans]

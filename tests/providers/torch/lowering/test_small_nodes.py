@@ -13,7 +13,7 @@ import ontrain
 from ontrain.functions import cost
 from ontrain.providers.torch.lowering import nodes as lowering, small_nodes
 from ontrain.training import ORTTrainer, optim
-from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, file_of
+from tests.providers.torch.lowering.files import assert_as_onnxruntime, calls, calls_by_plan, file_of
 from tests.providers.torch.lowering.small_models import chain, perceptron, rows_among_calls
 
 TORCH = ["TorchExecutionProvider"]
@@ -75,6 +75,22 @@ def test_on_one_thread_convolutions_of_a_large_network_stand_in_the_row(rng, alo
     model, feeds = chain(rng, [conv], shape=(1, 512, 8, 8), weights={"w": w})
     session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
     assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+
+
+def test_on_one_thread_many_sizes_do_not_each_hold_large_weights(rng, alone, monkeypatch):
+    monkeypatch.setattr(small_nodes, "_HELD", 16 << 20)
+    w = rng.standard_normal((512, 512, 3, 3)).astype(np.float32) / 68  # 9.4 MiB
+    model, feeds = chain(rng, [node("Conv", ["b", "w"], ["c"], pads=[1] * 4)], (1, 512, 4, 4), {"w": w})
+    proto = onnx.load_from_string(model)
+    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    session = ontrain.InferenceSession(proto.SerializeToString(), providers=TORCH)
+    stock = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    for height in (4, 5, 6, 4):
+        x = rng.standard_normal((1, 512, height, 4)).astype(np.float32)
+        (y,), (wanted,) = session.run(None, {"x": x}), stock.run(None, {"x": x})
+        np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+    plans = sorted(calls_by_plan(session), key=len)
+    assert plans[:2] == [["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]] * 2 and len(plans) == 3 and len(plans[2]) > 1
 
 
 def test_on_one_thread_the_weights_of_all_rows_have_a_bound(rng, alone):

@@ -109,6 +109,7 @@ def emit_joined(e: Emitter, nodes: Iterable[ir.Node]) -> bool:
         session = _opened(model, lent)
     except ProviderError:
         return False
+    e.session_weights.note_holder(session, sum(tensor.nbytes for tensor in lent.values()))
     e.node, e.joined = _stand_in(row, inputs), True
     names = [value.name or "" for value in model.graph.outputs]
     fed = {value.name or "": buf for value, buf in operands.items() if value not in fixed}

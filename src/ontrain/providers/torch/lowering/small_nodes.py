@@ -60,6 +60,9 @@ ALONE = Limits(Small(1e9, 8 << 20, 16 << 20, 96 << 20), Small(1e8, 8 << 20, 4 <<
 A convolution between rows leaves its images with their channels last, in which order no row reads them. So nearly all
 of a network's convolutions are small. Texts come in many more lengths, each with a plan, than images come in sizes.
 """
+LATER = Limits(ALONE.others, ALONE.others)
+"""For the sizes that come when rows hold `_HELD` of weights already: each plan's hold the same weights once more."""
+_HELD = 96 << 20
 _CALL, _NODE, _LOOK = 5.0, 2.0, 0.2
 """Microseconds: of a call of onnxruntime, saved by a node inside it, and spent on one that only looks at memory."""
 _BYTE = (ir.DataType.UINT8, ir.DataType.INT8)
@@ -86,7 +89,9 @@ class Row:
 
 def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
     """Yield nodes in their order, small ones together."""
-    limits = ALONE if torch.get_num_threads() == 1 else BESIDE
+    limits = BESIDE
+    if torch.get_num_threads() == 1:
+        limits = ALONE if e.session_weights.held_bytes < _HELD else LATER
     weights, row, costs = Counter[Small](), list[ir.Node](), dict[Hashable, Flops]()
     for node in nodes:
         most, more = limits.of(node), _weight_bytes(e, node)
