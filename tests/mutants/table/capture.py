@@ -117,8 +117,8 @@ MUTANTS = [
     ),
     mutant(
         "capture/aten/reduction.py",
-        "return _root(op, variance) if root else variance\n\n    def unbiased",
-        "return variance\n\n    def unbiased",
+        'spread = _root(op, variance) if name.startswith("std") else variance',
+        "spread = variance",
         OPERATORS,
         "reduction",
     ),

@@ -252,17 +252,17 @@ def test_a_language_model_with_its_loss_is_eagers():
 class Unknown(nn.Linear):
     def forward(self, x):
         y = super().forward(x)
-        return torch.std_mean(torch.complex(y, y))[0] + y.tanh()
+        return y.detach().view(torch.int32).amin() + y.tanh()  # halves of the numbers' bits
 
 
 def test_a_piece_that_is_refused_is_run_by_pytorch_and_said_so():
     ours, eager = twins(lambda: Unknown(4, 4))
     compiled = torch.compile(ours, backend=ontrain)
     x = torch.randn(4, 4, dtype=torch.float64)
-    with pytest.warns(UserWarning, match=r"PyTorch answers .*(std|var)_mean"):
+    with pytest.warns(UserWarning, match=r"PyTorch answers .*view"):
         assert_a_step_is_eagers(compiled, ours, eager, x)
     torch._dynamo.reset()
-    with pytest.raises(CaptureError, match=r"(std|var)_mean"):
+    with pytest.raises(CaptureError, match="view"):
         torch.compile(ours, backend=ontrain, **KEPT)(x)
 
 
