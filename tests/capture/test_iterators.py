@@ -151,6 +151,23 @@ def test_pytorch_takes_all_items_where_it_answers(options: dict[str, Any]) -> No
         torch.testing.assert_close(ours(X), eager(X))
 
 
+def test_an_iterator_that_comes_later_gives_each_call_its_item_in_pieces() -> None:
+    """The first call makes it, and the loop sets another one."""
+
+    class Begins(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.factors is None:
+                self.factors = halves()
+            return self.layer(x) * next(self.factors)
+
+    ours, eager = ORTModule(Begins(None), breaks="allow"), Begins(None)
+    eager.load_state_dict(ours.state_dict())
+    for call in range(6):
+        if call == 3:
+            ours.module.factors, eager.factors = halves(), halves()
+        torch.testing.assert_close(ours(X), eager(X))
+
+
 def test_another_thread_takes_items_meanwhile() -> None:
     class Waiting(Scaled):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,11 @@ from ontrain.capture.inspection import (
     numbered as numbered,
 )
 from ontrain.capture.installed import is_installed as is_installed
-from ontrain.capture.iterators import IteratorStandIn as IteratorStandIn, replaced_iterators as replaced_iterators
+from ontrain.capture.iterators import (
+    IteratorStandIn as IteratorStandIn,
+    holds_iterators as holds_iterators,
+    replaced_iterators as replaced_iterators,
+)
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD

@@ -55,9 +55,9 @@ from ontrain.internals import (
     FakeTensorMode,
     GuardOnDataDependentSymNode,
     available,
-    of,
     private,
     replaced,
+    version_of,
 )
 
 __all__ = ["PREFIX", "Draws", "Exported", "Flat", "export", "quiet"]
@@ -275,12 +275,6 @@ def _unplaced(reason: str) -> CaptureError:
     )
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to."""
-    version: int = of("torch.Tensor._version", tensor)
-    return version
-
-
 def _not_compiled(*_: Any, **__: Any) -> NoReturn:
     raise CaptureError("forward calls torch.cond, torch.while_loop or torch.compile")
 
@@ -350,7 +344,7 @@ class Flat(nn.Module):
                 stack.enter_context(as_eager())
             tables = Tables(self._own(), self._containers.originals)
             stack.callback(tables.restore)
-            owners, versions = Owners(self._own(), tensors), list(map(_version, tensors))
+            owners, versions = Owners(self._own(), tensors), list(map(version_of, tensors))
             reads = self._reads
             noted = nullcontext() if reads is None else reads.noted()
             with FrozenParameters(self._own()), noted, refused_iterators(tables.before):
@@ -358,7 +352,7 @@ class Flat(nn.Module):
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
             changes = tables.changes()
-            rewritten = [place for place, tensor in enumerate(tensors) if _version(tensor) != versions[place]]
+            rewritten = [place for place, tensor in enumerate(tensors) if version_of(tensor) != versions[place]]
             if self._leaves is not None:
                 attached, writes = list(attached_buffers(self._own())), [write for write, _ in changes]
                 known = {} if reads is None else reads.by_attributes()

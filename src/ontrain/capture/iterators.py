@@ -22,7 +22,7 @@ from ontrain.capture.tables import Members, Table, has_attributes
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 
-__all__ = ["IteratorStandIn", "refused_iterators", "replaced_iterators"]
+__all__ = ["IteratorStandIn", "holds_iterators", "refused_iterators", "replaced_iterators"]
 
 
 class IteratorStandIn:
@@ -132,6 +132,12 @@ def replaced_iterators(
         for table, name, value, new in held:
             if table.value(name) is new:
                 table.put(name, value)
+
+
+def holds_iterators(table: Table) -> bool:
+    """Return whether an entry of a table is an iterator that others may stand for, or holds one."""
+    values = () if isinstance(table, Members) else table.entries().values()
+    return any(_replaced(value, IteratorStandIn) is not value for value in values)
 
 
 _METHODS = (MethodWrapperType, BuiltinMethodType)

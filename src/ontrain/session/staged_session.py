@@ -28,7 +28,7 @@ from ontrain.graph import (
     step_of_adjoint,
     updates_of,
 )
-from ontrain.internals import of
+from ontrain.internals import version_of
 from ontrain.operators import is_from_start
 from ontrain.passes import Journal, Recomputation
 from ontrain.providers import ExecutionProvider
@@ -233,12 +233,12 @@ class _Tape:
         for run in self.runs:
             for name in run.plan.executable.reads:
                 if name in tensors and not tensors[name].is_inference():
-                    self.versions[name] = of("torch.Tensor._version", tensors[name])
+                    self.versions[name] = version_of(tensors[name])
 
     def check(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Refuse to run on others."""
         for name, version in self.versions.items():
-            if of("torch.Tensor._version", tensors[name]) != version:
+            if version_of(tensors[name]) != version:
                 raise InputError(
                     f"parameter {name!r} was changed in place between forward and backward",
                     reason="backward reads its value at forward",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ontrain.capture import IteratorStandIn, replaced_iterators, tables_of
+from ontrain.capture import IteratorStandIn, Table, holds_iterators, replaced_iterators, tables_of
 from ontrain.errors import OntrainError
 from ontrain.training.compiled.backend import ontrain
 
@@ -40,6 +40,7 @@ class Pieces:
         self._name, self._reason, self._options = type(module).__name__, reason, options
         self._run = torch.compile(module, backend=self._compiled)
         self._tables, self._iterators = tables_of(module), dict[int, IteratorStandIn]()
+        self._holding, self._looked = list[Table](), -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns.
@@ -48,7 +49,9 @@ class Pieces:
             UserWarning: at the first call, how many graphs there are, and why.
         """
         before = self.count
-        tables = [(table, table.entries()) for table in self._tables]
+        if self._looked != before:  # another kind of value in an attribute that forward reads is compiled anew
+            self._holding, self._looked = list(filter(holds_iterators, self._tables)), before
+        tables = [(table, table.entries()) for table in self._holding]
         with replaced_iterators(tables, _Untraced, self._iterators):
             result = self._run(*args, **kwargs)
         if not before:

@@ -187,10 +187,10 @@ class Engine:
         for set_anew in site.entry.derived:
             set_anew()
         if not self._numbers.are_told:
-            self._recaptures.count(self._captures, sum(site.entry.captured.seconds.values()))
-        found_later = [str(r.write) for r in site.entry.repeated if r.course is WriteCourse.ONCE]
-        if found_later:
-            self._recaptures.explain(found_later)
+            self._recaptures.count(self._captures, site.entry.captured.seconds)
+        written_once = [str(r.write) for r in site.entry.repeated if r.course is WriteCourse.ONCE]
+        if written_once:
+            self._recaptures.explain(written_once)
             self._forget()  # the next call finds what this one has written
         if site.entry.followed:
             sizes = site.sizes(shapes)
@@ -365,16 +365,9 @@ class Engine:
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
         followed = following(captured.counts, functions)
+        counted_places = {counting.place for counting in followed}
         repeated = repetitions(
-            self.module,
-            captured,
-            args,
-            kwargs,
-            {c.place for c in followed},
-            functions,
-            self._told,
-            self._left,
-            self._places,
+            self.module, captured, args, kwargs, counted_places, functions, self._told, self._left, self._places
         )
         entries = self._cache.entries
         graphs = [captured, *(entry.captured for entry in entries)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 
 from ontrain.errors import CaptureError, OntrainError
-from ontrain.internals import of
+from ontrain.internals import version_of
 from ontrain.training.ortmodule.entry import Entry
 from ontrain.training.ortmodule.function import Call
 from ontrain.training.ortmodule.left import STATE
@@ -33,7 +33,7 @@ class Carried:
         for name, buffer in entry.carried.items():
             held, version = self._calls.get(id(buffer), (None, 0))
             call = held() if held is not None else None
-            if call is not None and not call.differentiated and version == of("torch.Tensor._version", buffer):
+            if call is not None and not call.differentiated and version == version_of(buffer):
                 raise OntrainError(
                     f"a call reads buffer {name!r}, which the call before left with a gradient",
                     reason="eager PyTorch's backward leads through both calls; here each has a graph of its own",
@@ -44,7 +44,7 @@ class Carried:
     def note(self, entry: Entry, call: Call) -> None:
         """Note that a call has left gradients in buffers."""
         for buffer in entry.carried.values():
-            self._calls[id(buffer)] = weakref.ref(call), of("torch.Tensor._version", buffer)
+            self._calls[id(buffer)] = weakref.ref(call), version_of(buffer)
 
 
 def refuse_carried(entry: Entry) -> None:

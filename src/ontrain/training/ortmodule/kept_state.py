@@ -12,7 +12,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -163,13 +163,6 @@ def _copied(value: Any) -> Any:
         return value
     tensors, spec = flatten(value)
     return unflatten(spec, tensors)
-
-
-class Engine(Protocol):
-    """What captures and runs a module."""
-
-    def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call."""
 
 
 class KeptState:

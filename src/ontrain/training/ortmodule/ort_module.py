@@ -27,13 +27,12 @@ from ontrain.training.ortmodule.special import with_special_methods
 
 __all__ = ["ORTModule"]
 
-# What every nn.Module has and an ORTModule shares with the module that it wraps, so that both are one in all that
-# torch does to modules: moving, saving, freezing, applying.
 # Hooks of the wrapper itself and what other libraries replace on it.
 _OWN = frozenset({"forward", "_original_forward", "_is_full_backward_hook"})
 # What every module notes of hooks; those of a wrapper are its own.
 _HOOKS = tuple(name for name in vars(nn.Module()) if "_hook" in name)
-# The wrapped module saves and loads, so it has the hooks of that.
+# What every nn.Module has and an ORTModule shares with the module that it wraps, so that both are one in all that
+# torch does to modules: moving, saving, freezing, applying. Hooks of state_dict belong to saving and loading.
 _SHARED = (
     "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set",
     *(name for name in _HOOKS if "state_dict" in name),

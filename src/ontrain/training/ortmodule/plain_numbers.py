@@ -34,12 +34,14 @@ class PlainNumbers:
         Warns:
             UserWarning: numbers differ for the eighth time in one structure.
         """
+        if self.are_told:
+            return
         key: list[Any] = [len(args), *kwargs]
         for value in (*args, *kwargs.values()):
             walk(value, [], key)
         alike = tuple([None if isinstance(part, int | float) else part for part in key])
         self._keys[alike].add(tuple(key))
-        if len(self._keys[alike]) == _MANY_CAPTURES and not self.are_told:
+        if len(self._keys[alike]) == _MANY_CAPTURES:
             self.are_told = True
             warnings.warn(
                 f"{self._kind} was captured {_MANY_CAPTURES} times for one structure of arguments: "

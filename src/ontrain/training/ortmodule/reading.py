@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from ontrain.errors import InputError
-from ontrain.internals import of
+from ontrain.internals import version_of
 from ontrain.locks import Lock
 
 __all__ = ["Reading", "written", "writing"]
@@ -32,7 +32,7 @@ class Reading:
 
     def __init__(self, buffers: Mapping[str, torch.Tensor], cloned: Collection[str] = ()) -> None:
         self._buffers = {name: buffer for name, buffer in buffers.items() if not buffer.is_inference()}
-        self._versions = {name: _version(buffer) for name, buffer in self._buffers.items()}
+        self._versions = {name: version_of(buffer) for name, buffer in self._buffers.items()}
         self._kept = {name: tensor.detach().clone() for name, tensor in self._buffers.items() if name in cloned}
         with _lock:
             for buffer in self._buffers.values():
@@ -42,7 +42,7 @@ class Reading:
     def keep(self, place: int) -> None:
         """Keep the values of the buffers that lie there, unless they were changed before."""
         for name, buffer in self._buffers.items():
-            if _place(buffer) == place and name not in self._kept and _version(buffer) == self._versions[name]:
+            if _place(buffer) == place and name not in self._kept and version_of(buffer) == self._versions[name]:
                 self._kept[name] = buffer.detach().clone()
 
     @contextmanager
@@ -53,7 +53,7 @@ class Reading:
             InputError: the program has changed one in place since.
         """
         for name, buffer in self._buffers.items():
-            if name not in self._kept and _version(buffer) != self._versions[name]:
+            if name not in self._kept and version_of(buffer) != self._versions[name]:
                 raise InputError(
                     f"buffer {name!r} was modified by an inplace operation between forward and backward",
                     reason="backward reads it as it was in forward",
@@ -95,7 +95,3 @@ def written(buffers: Iterable[torch.Tensor]) -> None:
 
 def _place(buffer: torch.Tensor) -> int:
     return buffer.untyped_storage().data_ptr()
-
-
-def _version(buffer: torch.Tensor) -> int:
-    return int(of("torch.Tensor._version", buffer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 __all__ = ["Recaptures"]
 
@@ -30,12 +30,12 @@ class Recaptures:
         """Note in words what has changed since the call before."""
         self._causes = causes
 
-    def count(self, captures: int, seconds: float) -> None:
+    def count(self, captures: int, seconds: Mapping[str, float]) -> None:
         """Count a call.
 
         Args:
             captures: of the module so far.
-            seconds: that the latest one took.
+            seconds: that each phase of the capture in use took.
 
         Warns:
             UserWarning: it is the eighth call in a row that made one.
@@ -44,8 +44,9 @@ class Recaptures:
         self._captures = captures
         if self._row == _MANY:
             cause = f": {', '.join(dict.fromkeys(self._causes))} changes from call to call" if self._causes else ""
+            last = sum(seconds.values())
             warnings.warn(
-                f"each of the last {_MANY} calls of {self._kind} was captured anew, the last one in {seconds:.1f} s"
+                f"each of the last {_MANY} calls of {self._kind} was captured anew, the last one in {last:.1f} s"
                 f"{cause}. Keep what changes in tensors: arguments of forward, or buffers; or "
                 'ORTModule(model, breaks="allow") leaves it to PyTorch',
                 stacklevel=8,

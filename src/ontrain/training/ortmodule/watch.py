@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -156,12 +156,14 @@ class Watch:
             return True  # one is gone, or is now an array, whose comparison is no bool
         if self._sizes != list(map(len, self._without_forward)) and self._grown():
             return True
+        return any(True for _ in self._others_changed())
+
+    def _others_changed(self) -> Iterator[str]:
         for attributes, name, fixed, seen in self._others:
             value = attributes.get(name, _MISSING)
             # What cannot change in place is the same: nothing to look for.
             if value is not fixed and self._seen(value, name) != seen:
-                return True
-        return False
+                yield name
 
     def differences(self) -> list[str]:
         """Return in words what differs from the snapshot; for a warning, as it takes a while."""
@@ -173,10 +175,7 @@ class Watch:
             for name, value in zip(named, before if len(named) > 1 else (before,), strict=True)
             if attributes.get(name, _MISSING) != value
         ]
-        for attributes, name, fixed, seen in self._others:
-            value = attributes.get(name, _MISSING)
-            if value is not fixed and self._seen(value, name) != seen:
-                names.append(name)
+        names += self._others_changed()
         differences = [table.described(name) for table, name in entries] + [f"the attribute {name!r}" for name in names]
         differences += ["a parameter, buffer, submodule or hook"] if self._restructured() else []
         return differences + (["a global or a class attribute"] if self._scope.changed() else [])
