@@ -79,7 +79,7 @@ def _logistic_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, **n
 def _gaussian_nll_loss(
     input: torch.Tensor, target: torch.Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> torch.Tensor:
-    """Raise small variances here, past which gradients go: torch clamps them under no_grad, which is not seen inside."""
+    """Raise small variances here, past which gradients go: torch does so under no_grad, which is not seen inside."""
     if isinstance(var, torch.Tensor):
         var = torch.where(var < eps, var - var.detach() + eps, var)
     return functional.gaussian_nll_loss(input, target, var, full=full, eps=eps, reduction=reduction)
