@@ -168,9 +168,9 @@ MUTANTS = [
     ),
     # The optimizer's step would come before a state that nobody has looked at.
     mutant(
-        "training/ortmodule/entry.py",
-        "*self.new_inputs.values(), *self._kept}",
-        "*self.new_inputs.values()}",
+        "training/ortmodule/results.py",
+        "*self._written_inputs.values(), *self.kept}",
+        "*self._written_inputs.values()}",
         "training/ortmodule/test_kept_state.py",
     ),
     # Backward would go on behind a state that forward detaches.
