@@ -79,6 +79,7 @@ from transformers.utils.logging import disable_progress_bar
 from ontrain.errors import InputError, OptionError
 from ontrain.training import ORTTrainer, amp, optim
 
+RESUMES = "--resume_from_checkpoint goes on from the newest checkpoint"
 TOLERANCE = 1e-3
 """Between PyTorch's and onnxruntime's perplexity, as a part of it."""
 
@@ -238,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     disable_progress_bar()
     try:
-        with ended("\n  the last checkpoint stays; try a lower --learning_rate"):
+        with ended("\n  the last checkpoint stays; try a lower --learning_rate", again=RESUMES):
             return run_lm(parse(words), ["recipes/gpt2/run_lm.py", *words])
     except typer.Exit as end:
         return end.exit_code
