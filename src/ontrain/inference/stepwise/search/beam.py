@@ -105,9 +105,11 @@ class BeamSearch(Search):
 
     def _start(self, kind: int, ids: torch.Tensor, begun: Value) -> torch.Tensor:
         """The tokens that the decoder begins with, [B, length]."""
-        begun = checked_mask(self.node, "decoder_input_ids", begun, 2, len(ids)) if kind == 2 else None
-        if begun is not None:
-            return begun
+        tokens: torch.Tensor | None = None
+        if kind == 2:
+            tokens = checked_mask(self.node, "decoder_input_ids", begun, 2, len(ids))
+        if tokens is not None:
+            return tokens
         if not kind:
             return ids
         token = self.node.attributes["decoder_start_token_id"].as_int()
