@@ -1,0 +1,140 @@
+"""Models whose batches come in ever new sizes, as the cache of a decoder does: onnxruntime runs those without a plan.
+
+A plan holds one combination of sizes, and takes a hundred times as long to make as to run. So on a CPU a model all of
+whose operators onnxruntime computes, too, gets a session there once it has had several plans. The results of the next
+runs at new sizes are compared: where they are equal, onnxruntime runs all further sizes; where not, each gets a plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from ontrain.files import tensors_of
+from ontrain.inference.small_models import computes, nodes_of, opened
+from ontrain.session import PLANS, Recent
+
+__all__ = ["ManySizes"]
+
+_PLANNED = 4
+"""Combinations of sizes that get plans whatever comes: a program that has so few is served best by them."""
+_COMPARED = 2
+"""Runs whose results are compared."""
+_BYTES = 1 << 30
+"""Of weights: onnxruntime has a copy of them."""
+_DIGITS, _HALF_DIGITS = 1e-4, 1e-2
+"""Of the largest number of an output."""
+
+
+class ManySizes:
+    """A model as one call of onnxruntime, for sizes that have no plan; see `of`.
+
+    Args:
+        read: gives the model with its data.
+        kinds: dtypes of the inputs by name.
+    """
+
+    def __init__(self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]]) -> None:
+        self._read, self._kinds, self._runs_left = read, kinds, _COMPARED
+        self._planned: Recent[Hashable, bool] = Recent(PLANS)
+        self._count = 0
+        self._session: Any = None
+        self._differs = False
+
+    @classmethod
+    def of(cls, proto: onnx.ModelProto, read: Callable[[], onnx.ModelProto]) -> ManySizes | None:
+        """Return a model that may run so; None where onnxruntime may compute something else, or needs much memory."""
+        graph, fed = proto.graph, {tensor.name for tensor in proto.graph.initializer}
+        inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in fed}
+        if all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
+            return None
+        if (
+            proto.functions
+            or graph.sparse_initializer
+            or not all(computes(n) and not _adds(n) for n in nodes_of(graph))
+        ):
+            return None
+        kinds = {name: _dtype_of(kind.elem_type) for name, kind in inputs.items()}
+        nbytes = sum(math.prod(t.dims) * _dtype_of(t.data_type).itemsize for t in tensors_of(proto))
+        return cls(read, kinds) if nbytes <= _BYTES and np.dtype(object) not in kinds.values() else None
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
+        """Return the results as onnxruntime gives them; None for sizes that have a plan, before the results are known
+        to be right, and for feeds that are no plain arrays, or that it refuses.
+        """
+        if self._runs_left or self._differs or not self._takes(feeds) or _sizes(feeds) in self._planned:
+            return None
+        try:
+            results: list[Any] = self._session.run(output_names or None, feeds)
+        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider tells what is wrong)
+            return None
+        return results
+
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
+        """Note the sizes of a run that had a plan, and compare its results once there were several."""
+        if self._differs or not self._takes(feeds):
+            return
+        sizes = _sizes(feeds)
+        if sizes in self._planned:
+            return
+        self._planned.put(sizes, True)
+        self._count += 1
+        if self._count > _PLANNED and self._runs_left:
+            self._runs_left -= 1
+            self._differs = not self._agrees(output_names, feeds, results)
+            self._session = None if self._differs else self._session
+
+    def _agrees(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
+        try:
+            if self._session is None:
+                self._session = opened(_exact(self._read()).SerializeToString(), torch.get_num_threads())
+            others = self._session.run(output_names or None, feeds)
+        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
+            return False
+        return len(results) == len(others) and all(map(_close, results, others))
+
+    def _takes(self, feeds: Mapping[str, Any]) -> bool:
+        return len(feeds) == len(self._kinds) and all(
+            type(array) is np.ndarray and array.dtype == self._kinds.get(name) and array.size
+            for name, array in feeds.items()
+        )
+
+
+def _adds(node: onnx.NodeProto) -> bool:
+    """Whether a node scatters numbers that it reduces: onnxruntime's threads write over each other there."""
+    return any(attribute.name == "reduction" and attribute.s != b"none" for attribute in node.attribute)
+
+
+def _sizes(feeds: Mapping[str, Any]) -> Hashable:
+    return frozenset([(name, array.shape) for name, array in feeds.items()])
+
+
+def _dtype_of(element: int) -> np.dtype[Any]:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+
+
+def _exact(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without leave to round what it multiplies with weights of few bits."""
+    for node in nodes_of(proto.graph):
+        if node.op_type == "MatMulNBits":
+            rest = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+            del node.attribute[:]
+            node.attribute.extend(rest)
+    return proto
+
+
+def _close(a: Any, b: Any) -> bool:
+    """Whether arrays are equal, numbers but for rounding."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    if a.dtype.kind != "f":
+        return np.array_equal(a, b)
+    finite = a[np.isfinite(a)]
+    largest = float(np.abs(finite).max()) if finite.size else 0.0
+    digits = _HALF_DIGITS if a.dtype.itemsize < 4 else _DIGITS
+    return bool(np.allclose(a, b, rtol=0, atol=digits * largest, equal_nan=True))
