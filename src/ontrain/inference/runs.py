@@ -15,8 +15,8 @@ from ontrain.inference.descriptions import node_arg_of
 from ontrain.inference.error_classes import of_a_run
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession
+from ontrain.inference.handed_over import HandedOver
 from ontrain.inference.inner_values import exposed, overridable, told_apart, without_scalars
-from ontrain.inference.many_sizes import ManySizes
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.trace import Trace
 from ontrain.inference.upstream_errors import also, upstream
@@ -47,9 +47,9 @@ class Runs:
         opened: Callable[[onnx.ModelProto, Optimisation], GraphSession], optimisation: Optimisation, trace: Trace,
         provider: str,
     ) -> None:  # fmt: skip
-        many = ManySizes.of(proto, read)
+        handed_over = HandedOver.of(proto, read)
         self.session = opened(proto, optimisation)
-        self._many = many if self.session.may_hand_over else None
+        self._handed_over = handed_over if self.session.may_hand_over else None
         self.overridable = [node_arg_of(value) for value in overridable(proto)]
         self._read, self._opened, self._trace, self._provider = read, opened, trace, provider
         self._unsaved = dataclasses.replace(optimisation, path="")
@@ -87,14 +87,18 @@ class Runs:
         """Run on plain arrays like the last ones by the shortest way; None where there is none."""
         if self._trace.records:
             return None
-        results = self.session.at_once(output_names, feeds)
-        return results if results is not None or self._many is None else self._many.run(output_names, feeds)
+        other = self._handed_over
+        if other is None:
+            return self.session.at_once(output_names, feeds)
+        if other.outrun:
+            return other.run(output_names, feeds) or self.session.at_once(output_names, feeds)
+        return self.session.at_once(output_names, feeds) or other.run(output_names, feeds)
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
         """Let the results of a run be compared with those of shorter ways."""
         self.session.compare(output_names, feeds, results)
-        if self._many is not None:
-            self._many.compare(output_names, feeds, results)
+        if self._handed_over is not None:
+            self._handed_over.compare(output_names, feeds, results)
 
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""

@@ -19,10 +19,10 @@ import onnx_ir as ir
 from ontrain.files import suspect, tensors_of
 from ontrain.inference.guarded import guarded
 from ontrain.inference.lending import Changes
-from ontrain.operators import OPERATORS, Chance, Stock
+from ontrain.operators import OPERATORS, Chance, Operator, Stock
 from ontrain.stock import stock
 
-__all__ = ["SmallModel", "computes", "equal_results", "nodes_of", "opened"]
+__all__ = ["SmallModel", "computes", "equal_results", "nodes_of", "opened", "recorded"]
 
 _BYTES = 4 << 20
 """Of a small model."""
@@ -122,9 +122,14 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from nodes_of(attribute.g)
 
 
+def recorded(node: onnx.NodeProto | ir.Node) -> Operator | None:
+    """Return what is known of a node's operator; a file may write out the name of the standard's domain."""
+    return OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+
+
 def computes(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether onnxruntime has the operator, and computes the same at each run."""
-    record = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    record = recorded(node)
     return record is not None and record.stock in _COMPUTED and record.chance is Chance.NEVER
 
 
@@ -140,6 +145,8 @@ def opened(model: bytes, threads: int = 1) -> Any:
         source, changes = guarded(source, content, None)
     options = stock().SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
+    # Weights of few bits are multiplied with what is fed as it is, not rounded to eight bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if changes.plain:
         options.graph_optimization_level = stock().GraphOptimizationLevel.ORT_DISABLE_ALL
     return stock().InferenceSession(source, options, providers=["CPUExecutionProvider"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.operators.pooling import wide_pads
-from ontrain.operators.record import AUTO_PAD, DIRECTION, SWITCH, Stock, define
+from ontrain.operators.record import AUTO_PAD, DIRECTION, SWITCH, Outrun, Stock, define
 
 __all__: list[str] = []
 
@@ -55,8 +55,8 @@ define("CausalConvWithState", domain=MICROSOFT, stock=Stock.COMPARED)
 define("CropAndResize", domain=MICROSOFT, settings=(3,), choices={"mode": ("bilinear", "nearest")})
 define("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, stock=Stock.COMPARED, least=_HEADS)
 define("DequantizeLinear", domain=MICROSOFT, stock=Stock.COMPARED)
-define("DynamicQuantizeLSTM", domain=MICROSOFT, stock=Stock.COMPARED, choices=DIRECTION)
-define("DynamicQuantizeMatMul", domain=MICROSOFT, stock=Stock.COMPARED)
+define("DynamicQuantizeLSTM", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES, choices=DIRECTION)
+define("DynamicQuantizeMatMul", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
 define("EmbedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, in_encoders=True, least={"epsilon": 0})
 define("ExpandDims", domain=MICROSOFT, settings=(1,))
 define("FastGelu", domain=MICROSOFT, stock=Stock.COMPARED, marks_gelu=True, in_encoders=True)
@@ -77,6 +77,7 @@ define(
     "GroupQueryAttention",
     domain=MICROSOFT,
     stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
     settings=(6,),
     choices={
         "do_rotary": SWITCH,
@@ -96,12 +97,20 @@ define(
     "MatMulBnb4",
     domain=MICROSOFT,
     stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
     choices={"quant_type": (0, 1)},
     least={"N": 1, "block_size": 16},
     fault=_odd_blocks,
 )
-define("MatMulIntegerToFloat", domain=MICROSOFT, stock=Stock.COMPARED)
-define("MatMulNBits", domain=MICROSOFT, stock=Stock.COMPARED, choices={"bits": (2, 4, 8)}, least={"N": 1, "K": 1})
+define("MatMulIntegerToFloat", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.ALIKE)
+define(
+    "MatMulNBits",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
+    choices={"bits": (2, 4, 8)},
+    least={"N": 1, "K": 1},
+)
 define("MoE", domain=MICROSOFT, stock=Stock.COMPARED, choices=_EXPERTS, least={"k": 1})
 define(
     "MultiHeadAttention",
@@ -115,28 +124,42 @@ define(
 define("MurmurHash3", domain=MICROSOFT, no_gradient="its results are whole numbers")
 define("NhwcMaxPool", domain=MICROSOFT, choices=AUTO_PAD, fault=wide_pads)
 define("Pad", domain=MICROSOFT, settings=(1,))
-define("QAttention", domain=MICROSOFT, stock=Stock.COMPARED, choices={"unidirectional": SWITCH}, least=_HEADS)
-define("QEmbedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, least={"epsilon": 0})
+define(
+    "QAttention",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.BUT_TIES,
+    choices={"unidirectional": SWITCH},
+    least=_HEADS,
+)
+define("QEmbedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES, least={"epsilon": 0})
 define(
     "QMoE",
     domain=MICROSOFT,
     stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
     choices={**_EXPERTS, **_BITS},
     least={"k": 1, "block_size": 0},
     fault=_odd_blocks,
 )
-define("QGemm", domain=MICROSOFT, stock=Stock.COMPARED)
+define("QGemm", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
 define("QLinearAdd", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearAveragePool", domain=MICROSOFT, stock=Stock.KERNEL, choices=AUTO_PAD, fault=wide_pads)
 define("QLinearConcat", domain=MICROSOFT, stock=Stock.KERNEL)
-define("QLinearConv", domain=MICROSOFT, stock=Stock.COMPARED, choices={**AUTO_PAD, "channels_last": SWITCH})
+define(
+    "QLinearConv",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.BUT_TIES,
+    choices={**AUTO_PAD, "channels_last": SWITCH},
+)
 define("QLinearGlobalAveragePool", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearLeakyRelu", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearMul", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearSigmoid", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearSoftmax", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearWhere", domain=MICROSOFT, stock=Stock.COMPARED)
-define("QuantizeLinear", domain=MICROSOFT, stock=Stock.COMPARED)
+define("QuantizeLinear", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
 define("QuickGelu", domain=MICROSOFT, stock=Stock.COMPARED, marks_gelu=True, in_encoders=True)
 define("Range", domain=MICROSOFT, settings=(0, 1, 2))
 define(

@@ -1,14 +1,19 @@
-"""Models whose batches come in ever new sizes, as the cache of a decoder does: onnxruntime runs those without a plan.
+"""Models that onnxruntime runs as a whole where plans take much longer, and its results are the same.
 
-A plan holds one combination of sizes, and takes a hundred times as long to make as to run. So on a CPU a model all of
-whose operators onnxruntime computes, too, gets a session there once it has had several plans. The results of the next
-runs at new sizes are compared: where they are equal, onnxruntime runs all further sizes; where not, each gets a plan.
+That is so for batches of ever new sizes, as the cache of a decoder makes them: a plan holds one combination of sizes,
+and takes a hundred times as long to make as to run. So on a CPU a model all of whose operators onnxruntime computes,
+too, gets a session there once it has had several plans. The results of the next runs at new sizes are compared: where
+they are equal, onnxruntime runs all further sizes; where not, each gets a plan.
+
+And it is so for models with operators whose kernels in onnxruntime multiply numbers of few bits: the second and third
+runs of such a model are compared, and onnxruntime runs all that follow, whatever their sizes.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,42 +21,56 @@ import onnx
 import torch
 
 from ontrain.files import tensors_of
-from ontrain.inference.small_models import computes, nodes_of, opened
+from ontrain.inference.small_models import computes, nodes_of, opened, recorded
+from ontrain.operators import Outrun
 from ontrain.session import PLANS, Recent
 
-__all__ = ["ManySizes"]
+__all__ = ["HandedOver"]
 
 _PLANNED = 4
 """Combinations of sizes that get plans whatever comes: a program that has so few is served best by them."""
+_PLANNED_RUNS = 1
+"""Runs of a model that is outrun before the first that is compared: the first one makes no other session."""
 _COMPARED = 2
 """Runs whose results are compared."""
 _BYTES = 1 << 30
 """Of weights: onnxruntime has a copy of them."""
 _DIGITS, _HALF_DIGITS = 1e-4, 1e-2
 """Of the largest number of an output."""
+_TIES = 5e-2
+"""Of the length of an output, where numbers midway between two whole ones may go to either: each moves what follows."""
 
 
-class ManySizes:
-    """A model as one call of onnxruntime, for sizes that have no plan; see `of`.
+class HandedOver:
+    """A model as one call of onnxruntime; see `of`.
+
+    Attributes:
+        outrun: whether onnxruntime is to run sizes that have a plan, too.
 
     Args:
         read: gives the model with its data.
         kinds: dtypes of the inputs by name.
+        ways: in which onnxruntime's kernels outrun ontrain's.
     """
 
-    def __init__(self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]]) -> None:
+    def __init__(
+        self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]], ways: Collection[Outrun]
+    ) -> None:
         self._read, self._kinds, self._runs_left = read, kinds, _COMPARED
+        self.outrun, self._ties = len(ways) > 1, Outrun.BUT_TIES in ways
+        self._first = _PLANNED_RUNS if self.outrun else _PLANNED
         self._planned: Recent[Hashable, bool] = Recent(PLANS)
         self._count = 0
         self._session: Any = None
         self._differs = False
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, read: Callable[[], onnx.ModelProto]) -> ManySizes | None:
+    def of(cls, proto: onnx.ModelProto, read: Callable[[], onnx.ModelProto]) -> HandedOver | None:
         """Return a model that may run so; None where onnxruntime may compute something else, or needs much memory."""
         graph, fed = proto.graph, {tensor.name for tensor in proto.graph.initializer}
         inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in fed}
-        if all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
+        ways = {Outrun.NO if (record := recorded(node)) is None else record.outrun for node in nodes_of(graph)}
+        if ways == {Outrun.NO} and all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
             return None
         if (
             proto.functions
@@ -61,13 +80,17 @@ class ManySizes:
             return None
         kinds = {name: _dtype_of(kind.elem_type) for name, kind in inputs.items()}
         nbytes = sum(math.prod(t.dims) * _dtype_of(t.data_type).itemsize for t in tensors_of(proto))
-        return cls(read, kinds) if nbytes <= _BYTES and np.dtype(object) not in kinds.values() else None
+        if nbytes > _BYTES or np.dtype(object) in kinds.values():
+            return None
+        return cls(read, kinds, ways | {Outrun.NO})
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
-        """Return the results as onnxruntime gives them; None for sizes that have a plan, before the results are known
-        to be right, and for feeds that are no plain arrays, or that it refuses.
+        """Return the results as onnxruntime gives them; None for sizes whose plan is to run, before the results are
+        known to be right, and for feeds that are no plain arrays, or that it refuses.
         """
-        if self._runs_left or self._differs or not self._takes(feeds) or _sizes(feeds) in self._planned:
+        if self._runs_left or self._differs or not self._takes(feeds):
+            return None
+        if not self.outrun and _sizes(feeds) in self._planned:
             return None
         try:
             results: list[Any] = self._session.run(output_names or None, feeds)
@@ -76,15 +99,16 @@ class ManySizes:
         return results
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """Note the sizes of a run that had a plan, and compare its results once there were several."""
+        """Count a run that had a plan, or the sizes that have one, and compare its results once there were several."""
         if self._differs or not self._takes(feeds):
             return
-        sizes = _sizes(feeds)
-        if sizes in self._planned:
-            return
-        self._planned.put(sizes, True)
+        if not self.outrun:
+            sizes = _sizes(feeds)
+            if sizes in self._planned:
+                return
+            self._planned.put(sizes, True)
         self._count += 1
-        if self._count > _PLANNED and self._runs_left:
+        if self._count > self._first and self._runs_left:
             self._runs_left -= 1
             self._differs = not self._agrees(output_names, feeds, results)
             self._session = None if self._differs else self._session
@@ -96,7 +120,8 @@ class ManySizes:
             others = self._session.run(output_names or None, feeds)
         except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
             return False
-        return len(results) == len(others) and all(map(_close, results, others))
+        ties = self._ties and _multiplies_bytes()
+        return len(results) == len(others) and all(_close(a, b, ties) for a, b in zip(results, others, strict=True))
 
     def _takes(self, feeds: Mapping[str, Any]) -> bool:
         return len(feeds) == len(self._kinds) and all(
@@ -128,12 +153,27 @@ def _exact(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def _close(a: Any, b: Any) -> bool:
-    """Whether arrays are equal, numbers but for rounding."""
+@functools.cache
+def _multiplies_bytes() -> bool:
+    """Whether onnxruntime multiplies bytes on this processor without a bound that their products exceed."""
+    a, b = np.full((2, 64), 255, np.uint8), np.full((64, 16), 127, np.int8)
+    x, y = (onnx.helper.make_tensor_value_info(name, kind, None) for name, kind in (("x", 2), ("y", 6)))
+    node, weight = onnx.helper.make_node("MatMulInteger", ["x", "w"], ["y"]), onnx.numpy_helper.from_array(b, "w")
+    graph = onnx.helper.make_graph([node], "product", [x], [y], [weight])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return np.array_equal(opened(model.SerializeToString()).run(None, {"x": a})[0], a.astype(np.int32) @ b)
+
+
+def _close(a: Any, b: Any, ties: bool) -> bool:
+    """Whether arrays are equal, numbers but for rounding, and where there are ties but for those."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
     if a.dtype.kind != "f":
         return np.array_equal(a, b)
+    if ties:
+        both = np.isfinite(a) & np.isfinite(b)
+        apart, length = (float(np.linalg.norm(numbers[both].astype(np.float64))) for numbers in (a - b, a))
+        return np.array_equal(a[~both], b[~both], equal_nan=True) and apart <= _TIES * length
     finite = a[np.isfinite(a)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     digits = _HALF_DIGITS if a.dtype.itemsize < 4 else _DIGITS

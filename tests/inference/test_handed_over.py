@@ -1,4 +1,4 @@
-"""Batches of ever new sizes: after several plans onnxruntime runs further sizes, where its results are the same."""
+"""Models of bytes, and in ever new sizes: onnxruntime runs them where plans are slow and its results the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper, parser
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 import ontrain
-from ontrain.inference.many_sizes import ManySizes
+from ontrain.inference import handed_over
+from ontrain.inference.handed_over import HandedOver
 from tests.inference.short_ways import count_answers
 from tests.threads import at_once
 
@@ -28,7 +29,7 @@ def joined(monkeypatch):
 @pytest.fixture
 def served(monkeypatch):
     """How many runs were one call."""
-    return count_answers(monkeypatch, ManySizes, "run")
+    return count_answers(monkeypatch, HandedOver, "run")
 
 
 @pytest.fixture
@@ -93,8 +94,8 @@ def test_results_that_differ_leave_all_sizes_to_the_provider(decoder, rng, serve
     wrong = onnx.ModelProto.FromString(decoder.SerializeToString())
     weight = numpy_helper.to_array(wrong.graph.initializer[1])
     wrong.graph.initializer[1].CopyFrom(numpy_helper.from_array(weight * 1.01, "v"))
-    usual = ManySizes.of
-    monkeypatch.setattr(ManySizes, "of", classmethod(lambda cls, proto, read: usual(proto, lambda: wrong)))
+    usual = HandedOver.of
+    monkeypatch.setattr(HandedOver, "of", classmethod(lambda cls, proto, read: usual(proto, lambda: wrong)))
     ours, theirs = _both(decoder)
     for past in range(100, 110):
         _agree(ours, theirs, _feeds(rng, past))
@@ -127,7 +128,48 @@ def test_products_with_weights_of_few_bits_are_not_rounded_otherwise(decoder, rn
     theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for past in range(100, 112):
         _agree(ours, theirs, _feeds(rng, past))
-    assert served[0] == 6
+    assert served[0] == 9
+
+
+@pytest.fixture
+def quantised(rng) -> onnx.ModelProto:
+    """A product of bytes between numbers, of one size."""
+    model = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        layer (float[4, 64] x) => (float[4, 64] y)
+        <float scale = {0.02}, uint8 zero = {128}, float fine = {0.01}, int8 none = {0}>
+        {
+            bytes = QuantizeLinear(x, scale, zero)
+            product = QLinearMatMul(bytes, scale, zero, w, fine, none, scale, zero)
+            y = DequantizeLinear(product, scale, zero)
+        }""")
+    weight = rng.integers(-128, 128, (WIDTH, WIDTH)).astype(np.int8)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return model
+
+
+def test_a_model_of_bytes_is_one_call_from_the_fourth_run_on(quantised, rng, served):
+    ours, theirs = _both(quantised)
+    for run in range(1, 7):
+        feeds = {"x": rng.standard_normal((4, WIDTH)).astype(np.float32)}
+        np.testing.assert_array_equal(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
+        assert served[0] == max(0, run - 3)
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["saturates", "exact"])
+@pytest.mark.parametrize("apart", [0.01, 0.2])
+def test_ties_are_all_that_results_of_bytes_may_differ_in(quantised, rng, served, monkeypatch, exact, apart):
+    other = onnx.ModelProto.FromString(quantised.SerializeToString())
+    other.graph.node[-1].output[0] = "before"
+    other.graph.node.append(helper.make_node("Mul", ["before", "factor"], ["y"]))
+    other.graph.initializer.append(numpy_helper.from_array(np.float32(1 + apart), "factor"))
+    usual = HandedOver.of
+    monkeypatch.setattr(HandedOver, "of", classmethod(lambda cls, proto, read: usual(proto, lambda: other)))
+    monkeypatch.setattr(handed_over, "_multiplies_bytes", lambda: exact)
+    session = ontrain.InferenceSession(quantised.SerializeToString(), providers=TORCH)
+    for _ in range(5):
+        session.run(None, {"x": rng.standard_normal((4, WIDTH)).astype(np.float32)})
+    assert served[0] == (2 if exact and apart < 0.05 else 0)
 
 
 @pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
@@ -153,7 +195,7 @@ def test_models_that_stay_with_the_provider(reason):
     }.get(reason, helper.make_node("ScatterND", ["x", "i", "u"], ["y"], reduction="add"))
     update = numpy_helper.from_array(np.ones((1, 3), np.float32), "u")
     model = helper.make_model(helper.make_graph([node], "small", [x], [y], [index, update]))
-    assert ManySizes.of(model, lambda: model) is None
+    assert HandedOver.of(model, lambda: model) is None
 
 
 def test_threads_share_it(decoder, rng):
