@@ -145,6 +145,8 @@ def opened(model: bytes, threads: int = 1) -> Any:
         source, changes = guarded(source, content, None)
     options = stock().SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
+    # Threads that wait for work at full speed would take the cores from PyTorch's.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # Weights of few bits are multiplied with what is fed as it is, not rounded to eight bits.
     options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if changes.plain:
