@@ -198,6 +198,16 @@ def test_models_that_stay_with_the_provider(reason):
     assert HandedOver.of(model, lambda: model) is None
 
 
+def test_a_sequence_that_is_passed_on_stays_with_the_provider():
+    model = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        same (seq(float[n]) x, float[n] a) => (seq(float[n]) y, float[n] b) { y = Identity(x) b = Exp(a) }""")
+    session = ontrain.InferenceSession(model.SerializeToString(), providers=TORCH)
+    for n in range(1, 9):
+        (y, _) = session.run(None, {"x": [np.ones(n, np.float32)], "a": np.ones(n, np.float32)})
+        assert y[0].shape == (n,)
+
+
 def test_threads_share_it(decoder, rng):
     ours, theirs = _both(decoder)
     batches = {past: _feeds(rng, past) for past in range(100, 124)}

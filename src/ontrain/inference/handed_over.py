@@ -140,7 +140,9 @@ def _sizes(feeds: Mapping[str, Any]) -> Hashable:
 
 
 def _dtype_of(element: int) -> np.dtype[Any]:
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    """The dtype of an element type; that of objects for texts, and where something is no tensor."""
+    known = onnx.TensorProto.DataType.values()
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element) if element and element in known else object)
 
 
 def _exact(proto: onnx.ModelProto) -> onnx.ModelProto:
