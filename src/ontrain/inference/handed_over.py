@@ -109,9 +109,11 @@ class HandedOver:
             self._planned.put(sizes, True)
         self._count += 1
         if self._count > self._first and self._runs_left:
-            self._runs_left -= 1
             self._differs = not self._agrees(output_names, feeds, results)
-            self._session = None if self._differs else self._session
+            if self._differs:
+                self._session = None
+            else:  # other threads may take the session from now on
+                self._runs_left = max(0, self._runs_left - 1)
 
     def _agrees(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
         try:
