@@ -5,8 +5,10 @@ and takes a hundred times as long to make as to run. So on a CPU a model all of 
 too, gets a session there once it has had several plans. The results of the next runs at new sizes are compared: where
 they are equal, onnxruntime runs all further sizes; where not, each gets a plan.
 
-And it is so for models with operators whose kernels in onnxruntime multiply numbers of few bits: the second and third
-runs of such a model are compared, and onnxruntime runs all that follow, whatever their sizes.
+And it is so for models with operators whose kernels in onnxruntime multiply numbers of few bits: some early runs of
+such a model are compared, and onnxruntime runs all that follow, whatever their sizes. Where numbers midway between two
+whole ones may go to either, the first run is among those, and its results are onnxruntime's already: no output changes
+from one run to the next.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ __all__ = ["HandedOver"]
 _PLANNED = 4
 """Combinations of sizes that get plans whatever comes: a program that has so few is served best by them."""
 _PLANNED_RUNS = 1
-"""Runs of a model that is outrun before the first that is compared: the first one makes no other session."""
+"""Runs of a model that is outrun, without ties, before the first that is compared: the first makes no other session."""
 _COMPARED = 2
 """Runs whose results are compared."""
 _BYTES = 1 << 30
@@ -58,7 +60,7 @@ class HandedOver:
     ) -> None:
         self._read, self._kinds, self._runs_left = read, kinds, _COMPARED
         self.outrun, self._ties = len(ways) > 1, Outrun.BUT_TIES in ways
-        self._first = _PLANNED_RUNS if self.outrun else _PLANNED
+        self._first = 0 if self._ties else _PLANNED_RUNS if self.outrun else _PLANNED
         self._planned: Recent[Hashable, bool] = Recent(PLANS)
         self._count = 0
         self._session: Any = None
@@ -98,32 +100,42 @@ class HandedOver:
             return None
         return results
 
-    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """Count a run that had a plan, or the sizes that have one, and compare its results once there were several."""
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: list[Any]) -> list[Any]:
+        """Count a run that had a plan, or the sizes that have one, and compare its results once there were several.
+
+        Returns:
+            the results that the run is to have: onnxruntime's where they may differ in ties, and in nothing else.
+        """
         if self._differs or not self._takes(feeds):
-            return
+            return results
         if not self.outrun:
             sizes = _sizes(feeds)
             if sizes in self._planned:
-                return
+                return results
             self._planned.put(sizes, True)
         self._count += 1
-        if self._count > self._first and self._runs_left:
-            self._differs = not self._agrees(output_names, feeds, results)
-            if self._differs:
-                self._session = None
-            else:  # other threads may take the session from now on
-                self._runs_left = max(0, self._runs_left - 1)
+        if self._count <= self._first or not self._runs_left:
+            return results
+        others = self._equal(output_names, feeds, results)
+        if others is None:
+            self._differs, self._session = True, None
+            return results
+        self._runs_left = max(0, self._runs_left - 1)  # at 0 other threads may take the session
+        return others if self._ties else results
 
-    def _agrees(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
+    def _equal(
+        self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]
+    ) -> list[Any] | None:
+        """What onnxruntime gives, if that is the same."""
         try:
             if self._session is None:
                 self._session = opened(_exact(self._read()).SerializeToString(), torch.get_num_threads())
-            others = self._session.run(output_names or None, feeds)
+            others: list[Any] = self._session.run(output_names or None, feeds)
         except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
-            return False
+            return None
         ties = self._ties and _multiplies_bytes()
-        return len(results) == len(others) and all(_close(a, b, ties) for a, b in zip(results, others, strict=True))
+        same = len(results) == len(others) and all(_close(a, b, ties) for a, b in zip(results, others, strict=True))
+        return others if same else None
 
     def _takes(self, feeds: Mapping[str, Any]) -> bool:
         return len(feeds) == len(self._kinds) and all(

@@ -94,11 +94,10 @@ class Runs:
             return other.run(output_names, feeds) or self.session.at_once(output_names, feeds)
         return self.session.at_once(output_names, feeds) or other.run(output_names, feeds)
 
-    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """Let the results of a run be compared with those of shorter ways."""
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: list[Any]) -> list[Any]:
+        """Compare the results of a run with those of shorter ways, and return those that the run is to have."""
         self.session.compare(output_names, feeds, results)
-        if self._handed_over is not None:
-            self._handed_over.compare(output_names, feeds, results)
+        return results if self._handed_over is None else self._handed_over.compare(output_names, feeds, results)
 
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""
