@@ -53,6 +53,7 @@ class GraphSession:
 
     Attributes:
         device: where feeds and results are.
+        may_hand_over: whether onnxruntime may run the whole model in the provider's place.
 
     Args:
         source: a path, the file's bytes, or a message.
@@ -100,8 +101,8 @@ class GraphSession:
         compiler = functools.partial(self._provider.compile, state=self._state)
         self._planner = Planner(self._provider, compiler, self.device, counts_rows=serving is not None)
         capabilities = self._provider.capabilities
-        whole = capabilities.joins and padding == "computed"
-        self._short = ShortWays(capabilities.at_once, SmallModel.of(proto) if whole else None)
+        self.may_hand_over = capabilities.joins and padding == "computed"
+        self._short = ShortWays(capabilities.at_once, SmallModel.of(proto) if self.may_hand_over else None)
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
         self._inputs = [node_arg_of(value) for value in fed]
         self._narrow: dict[str, ir.DataType] = {}
