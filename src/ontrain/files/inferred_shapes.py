@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import onnx
 import onnx.shape_inference
+
+from ontrain.files.schemas import STANDARD, schema_of
 
 __all__ = ["with_shapes"]
 
 _LONGEST = 1 << 16
 """Elements of a vector that may be followed as if it were a shape; onnx takes some 140 bytes for each."""
-_FOLLOWED = {"Add", "Cast", "Concat", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"}
-"""Operators through which onnx follows values: `OpSchema.has_data_propagation_function`. Shape and Size begin with the
-shape of their operand, whose elements they do not read."""
-_STANDARD = ("", "ai.onnx")
 _HIDDEN = "ontrain.hidden"
 """A domain of which onnx knows no operator, so that it infers nothing."""
 _ROUNDS = 8
@@ -90,14 +89,22 @@ def _unsafe(graph: onnx.GraphProto, outer: dict[str, bool]) -> Iterator[onnx.Nod
     short = outer | _short(graph)
     for node in graph.node:
         names = (*node.input, *node.output)
-        if (
-            node.op_type in _FOLLOWED
-            and node.domain in _STANDARD
-            and not all(short.get(name) for name in names if name)
-        ):
+        if _follows(node) and not all(short.get(name) for name in names if name):
             yield node
         for body in _bodies(node):
             yield from _unsafe(body, short)
+
+
+def _follows(node: onnx.NodeProto) -> bool:
+    """Whether onnx reads the elements of a node's operands; Shape and Size begin with a shape."""
+    standard = node.domain in ("", STANDARD) and node.op_type not in ("Shape", "Size")
+    return standard and _has_data_propagation(node.op_type)
+
+
+@cache
+def _has_data_propagation(op_type: str) -> bool:
+    schema = schema_of(op_type, version=onnx.defs.onnx_opset_version())
+    return schema is not None and bool(schema.has_data_propagation_function)
 
 
 def _short(graph: onnx.GraphProto) -> dict[str, bool]:
