@@ -179,7 +179,7 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
     _multiply(e, _transposed(e, _flat(e, weights)), batched(e, dy, lead), dv)
     wide = torch.promote_types(q.dtype, torch.float32)
-    unrounded = dscores if wide == q.dtype else e.new(probs.shape, wide)
+    unrounded = dscores if wide == q.dtype and dscores.meta.is_contiguous() else e.new(probs.shape, wide)
     dy3, v3 = (batched(e, _as(e, x, wide), lead) for x in (dy, v))
     _multiply(e, dy3, _transposed(e, v3), unrounded)
     if dropout:
@@ -193,6 +193,7 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         grad_input=unrounded,
         writes=[unrounded],
     )
+    e.program[-1].lays = True
     if unrounded is not dscores:
         e.copy(unrounded, dscores)
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.
