@@ -327,6 +327,6 @@ def softmax_grad(e: Emitter, node: ir.Node) -> None:
     else:
         e.run(private("torch.ops.aten._log_softmax_backward_data").out, dy, y, axis, y.dtype, out=out, writes=[out])
     # ATen's row kernels read a row before they write it, so dy's memory can be the result's.
-    e.program[-1].reuses, e.program[-1].lays = [dy], True
+    e.program[-1].reuses, e.program[-1].planned = [dy], True
     if out is not place:
         e.copy(out, place)

@@ -143,6 +143,7 @@ def group_normalization(e: Emitter, node: ir.Node) -> None:
     e.compute(
         torch.native_group_norm, x, scale, bias, *_extent(x), groups, eps, outs=[y, mean, inv_std], fresh=True
     )  # fmt: skip
+    e.program[-1].planned = True  # the kernel refuses other images than dense ones
     e.keep(node.outputs[0], mean, inv_std, kernel=_STATISTICS)
 
 
@@ -170,6 +171,7 @@ def group_normalization_grad(e: Emitter, node: ir.Node) -> None:
         return
     kernel = private("torch.ops.aten.native_group_norm_backward")
     e.compute(kernel, dy, x, *statistics, scale, *_extent(x), groups, mask, outs=outs, fresh=True)
+    e.program[-1].planned = True
 
 
 def _extent(x: Buf) -> tuple[int, int, int]:
