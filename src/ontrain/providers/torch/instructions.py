@@ -31,8 +31,6 @@ class Instruction:
     """What the function returns, for one that does not write into its arguments; None for what nobody wants."""
     fresh: bool = False
     """Whether what it returns is memory of its own, so that it may be held and need not be copied."""
-    planned: bool = False
-    """Whether it counts on the layouts that are planned, where others go by the strides of the tensors they get."""
     factors: tuple[Buf, Buf, Buf] | None = None
     """Both factors and the result, where it is a matrix product that the function does not tell."""
 

@@ -193,7 +193,6 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         grad_input=unrounded,
         writes=[unrounded],
     )
-    e.program[-1].planned = True
     if unrounded is not dscores:
         e.copy(unrounded, dscores)
     # The scores' own adjoint belongs to the bias; the scale goes into the small factors.

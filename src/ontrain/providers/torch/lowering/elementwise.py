@@ -317,7 +317,7 @@ def softmax(e: Emitter, node: ir.Node) -> None:
 
 @lowers_composite("SoftmaxGrad", "LogSoftmaxGrad")
 def softmax_grad(e: Emitter, node: ir.Node) -> None:
-    dy, y = (e.value(v) for v in node.inputs)
+    dy, y = (e.contiguous(e.value(v)) for v in node.inputs)
     axis = attributes(node).get("axis", -1)
     place = e.out(node.outputs[0])
     # ATen writes the gradient as into dense memory, whatever the strides of `out` are.
@@ -327,6 +327,6 @@ def softmax_grad(e: Emitter, node: ir.Node) -> None:
     else:
         e.run(private("torch.ops.aten._log_softmax_backward_data").out, dy, y, axis, y.dtype, out=out, writes=[out])
     # ATen's row kernels read a row before they write it, so dy's memory can be the result's.
-    e.program[-1].reuses, e.program[-1].planned = [dy], True
+    e.program[-1].reuses = [dy]
     if out is not place:
         e.copy(out, place)

@@ -114,7 +114,7 @@ def loss_grad(e: Emitter, node: ir.Node) -> None:
             out=out,
             writes=[out],
         )
-        e.program[-1].reuses, e.program[-1].planned = [log_prob], True
+        e.program[-1].reuses = [log_prob]
     if not rows:
         e.bind(node.outputs[0], _unflat(e, out, scores.shape))
 

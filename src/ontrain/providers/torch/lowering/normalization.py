@@ -54,13 +54,11 @@ def batch_normalization(e: Emitter, node: ir.Node) -> None:
             aten.native_batch_norm.out, x, scale, bias, batch_mean, batch_var, False, 0.0, eps,
             out=y, save_mean=none, save_invstd=none, writes=[y],
         )  # fmt: skip
-        e.program[-1].planned = True
     else:
         e.run(
             aten.native_batch_norm.out, x, scale, bias, None, None, True, 0.0, eps,
             out=y, save_mean=batch_mean, save_invstd=batch_inv, writes=[y, batch_mean, batch_inv],
         )  # fmt: skip
-        e.program[-1].planned = True
         # The running variance of ONNX is the biased one: 1/inv² − ε.
         e.call(torch.pow, batch_inv, -2, out=batch_var)
         e.run(torch.Tensor.sub_, batch_var, eps, writes=[batch_var])
@@ -104,11 +102,9 @@ def batch_normalization_grad(e: Emitter, node: ir.Node) -> None:
     if _has_long_sums(e, x, FEW_GRADIENTS):
         dx = e.new(x.shape, x.dtype, order_of(x.meta)) if outs[0] is None else outs[0]
         e.compute(gradients_by_parts, dy, x, scale, *statistics, eps, dx, outs=outs[1:], writes=[dx], fresh=True)
-        e.program[-1].planned = True
         return
     kernel = private("torch.ops.aten.native_batch_norm_backward")
     e.compute(kernel, dy, x, scale, None, None, *statistics, True, eps, mask, outs=outs, fresh=True)
-    e.program[-1].planned = True
 
 
 def _has_long_sums(e: Emitter, x: Buf, few: int) -> bool:
@@ -147,7 +143,6 @@ def group_normalization(e: Emitter, node: ir.Node) -> None:
     e.compute(
         torch.native_group_norm, x, scale, bias, *_extent(x), groups, eps, outs=[y, mean, inv_std], fresh=True
     )  # fmt: skip
-    e.program[-1].planned = True  # the kernel refuses other images than dense ones
     e.keep(node.outputs[0], mean, inv_std, kernel=_STATISTICS)
 
 
@@ -175,7 +170,6 @@ def group_normalization_grad(e: Emitter, node: ir.Node) -> None:
         return
     kernel = private("torch.ops.aten.native_group_norm_backward")
     e.compute(kernel, dy, x, *statistics, scale, *_extent(x), groups, mask, outs=outs, fresh=True)
-    e.program[-1].planned = True
 
 
 def _extent(x: Buf) -> tuple[int, int, int]:
