@@ -32,6 +32,7 @@ from harness.options import execute, flag, parse
 from harness.picture import draw
 from harness.provenance import command_line, versions
 
+Rows = list[dict[str, float]]
 KEYS = ("masked_lm_loss", "next_sentence_loss", "learning_rate")
 
 
@@ -66,9 +67,9 @@ def unigram_entropy(folder: Path) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def curves(run: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
+def curves(run: Path) -> tuple[Rows, dict[str, Any]]:
     """Return the rows of a run, steps counted over both phases, and its flags."""
-    rows: list[dict[str, float]] = []
+    rows: Rows = []
     flags: dict[str, Any] = {}
     for row in read_rows(run / "dllogger.json"):
         data, at = row["data"], row["step"]
@@ -81,6 +82,25 @@ def curves(run: Path) -> tuple[list[dict[str, float]], dict[str, Any]]:
     return rows, flags
 
 
+def ends_of(names: list[str], runs: tuple[Rows, Rows], entropies: list[float]) -> dict[str, dict[str, float]]:
+    """Return the mean loss of each phase's last 20 rows, by run, beside the phase's unigram entropy."""
+    ends: dict[str, dict[str, float]] = {}
+    for phase, entropy in enumerate(entropies, 1):
+        losses = [[row["masked_lm_loss"] for row in rows if row["phase"] == phase] for rows in runs]
+        means = [float(np.mean(curve[-20:])) for curve in losses]
+        ends[f"phase {phase}"] = dict(zip(names, means, strict=True)) | {"unigram entropy": entropy}
+    return ends
+
+
+def picture_of(names: list[str], rows: Rows, curves: list[np.ndarray], entropies: list[float]) -> str:
+    """Draw both curves, the first phase's unigram entropy, and where phase 2 begins."""
+    steps = [row["step"] for row in rows]
+    points = {name: list(zip(steps, curve.tolist(), strict=True)) for name, curve in zip(names, curves, strict=True)}
+    levels = [(f"unigram entropy {entropy:.2f}", entropy) for entropy in entropies[:1]]
+    border = next(((row["step"], "phase 2") for row in rows if row["phase"] == 2), None)
+    return draw("Loss of masked words, nats", points, levels, border)
+
+
 def compare(options: Options) -> None:
     if len(options.runs) != 2:
         raise DataError(f"{len(options.runs)} runs are given, two are compared")
@@ -91,14 +111,7 @@ def compare(options: Options) -> None:
     values = [np.array([row["masked_lm_loss"] for row in rows]) for rows in (first, second)]
     apart = float(np.abs(values[0] - values[1]).max())
     names = [flags["engine"], others["engine"]]
-    ends = {
-        f"phase {phase}": {
-            name: float(np.mean([row["masked_lm_loss"] for row in rows if row["phase"] == phase][-20:]))
-            for name, rows in zip(names, (first, second), strict=True)
-        }
-        | {"unigram entropy": entropy}
-        for phase, entropy in enumerate(entropies, 1)
-    }
+    ends = ends_of(names, (first, second), entropies)
     comparison = {
         "masked_lm_loss, mean of the last 20 steps": ends,
         "largest difference of the curves": apart,
@@ -113,13 +126,9 @@ def compare(options: Options) -> None:
     }
     with written(options.output.with_suffix(".json")) as file:
         file.write((json.dumps(comparison) + "\n").encode())
-    steps = [row["step"] for row in first]
-    points = {name: list(zip(steps, curve.tolist(), strict=True)) for name, curve in zip(names, values, strict=True)}
-    levels = [(f"unigram entropy {entropy:.2f}", entropy) for entropy in entropies[:1]]
-    border = next(((row["step"], "phase 2") for row in first if row["phase"] == 2), None)
     picture = options.output.with_suffix(".svg")
     with written(picture) as file:
-        file.write(draw("Loss of masked words, nats", points, levels, border).encode())
+        file.write(picture_of(names, first, values, entropies).encode())
     for phase, losses in ends.items():
         print(f"{phase}: " + ", ".join(f"{name} {value:.4f}" for name, value in losses.items()))
     print(f"largest difference of the curves {apart:.2g} (tolerance {options.tolerance:g}); {picture}")

@@ -40,10 +40,9 @@ need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers",
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from harness.files import DataError, writable, written
+from harness.files import DataError, written
 from harness.finetuning.flags import Flags
 from harness.options import command, execute, flag, parse
-from harness.terminal import speaker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,70 +60,59 @@ if __name__ == "__main__":
 
 import numpy as np
 from glue import TASKS, Task, encode, read_sentences, score
-from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
+from harness.finetuning.evaluation import logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
-from harness.finetuning.model_folder import ModelFolder
-from harness.finetuning.training import train
-from harness.processes import Team
+from harness.finetuning.run import Run
 from numpy.typing import NDArray
 from transformers import BertForSequenceClassification
 
 
 def fine_tune(flags: Options) -> None:
     """Train and evaluate as the flags say; exit with 1 where the two engines' logits differ by more than 1e-3."""
-    task, team = task_of(flags.task_name), Team.join("cpu" if flags.no_cuda else None)
-    settings, output = flags.settings(team.size), flags.output_dir
-    if team.first:
-        writable(output)
-    console = speaker(quiet=not team.first)
-    folder = ModelFolder.open(flags, flags.max_seq_length)
+    task, run = task_of(flags.task_name), Run.begin(flags, flags.max_seq_length)
+    folder = run.folder
 
     # Data: sentences, or pairs of them, each with a label.
     def examples_of(file: str) -> Examples:
         sentences, bad = read_sentences(flags.data_dir / file, task, skip_bad=flags.skip_bad)
         left_out = f", {bad:,} bad ones left out" if bad else ""
-        console.print(f"{file}: {len(sentences.labels):,} examples{left_out}")
+        run.say(f"{file}: {len(sentences.labels):,} examples{left_out}")
         inputs = encode(sentences, folder.vocab_file, lower=folder.lower, max_seq_length=flags.max_seq_length)
         return Examples(inputs, {"labels": np.asarray(sentences.labels, np.int64 if task.labels else np.float32)})
 
     training = examples_of("train.tsv") if flags.do_train else None
     if training and flags.max_train_samples and flags.max_train_samples < len(training):
         training = training.drawn(flags.max_train_samples, flags.seed)
-        console.print(f"of these, {flags.max_train_samples:,} are drawn")
+        run.say(f"of these, {flags.max_train_samples:,} are drawn")
     predicting = {name: examples_of(file) for name, file in task.files().items()} if flags.do_eval else {}
 
     # Model and training: the loss, cross entropy or for STS-B the mean square, is the model's own.
-    model = folder.load(flags, BertForSequenceClassification, console, **head(task))
-    results: dict[str, Any] = {}
+    model = folder.load(flags, BertForSequenceClassification, run.console, **head(task))
     if training:
-        done = train(model, training, settings, flags, output, console, team)
-        if team.first:
-            folder.save(model, output)
-        results["training"] = done.figures(len(training), team.size)
-    if not (team.first and predicting):
-        return
+        run.train(model, training)
+    if run.team.first and predicting:
+        write_onnx(model, ["logits"], run.onnx)
+        run.finish(float(np.max([evaluate(run, flags, model, name, some) for name, some in predicting.items()])))
 
-    # Evaluation: predictions out of two engines, and the benchmark's scores of both.
-    file, size, columns = output / "model.onnx", flags.per_gpu_eval_batch_size, {"logits": max(1, len(task.labels))}
-    write_onnx(model, columns, file)
-    farthest = 0.0
-    for name, examples in predicting.items():
-        logits, apart = logits_of_both(model, file, examples, columns, size, team.device)
-        said = {engine: predictions(values, task) for engine, (values,) in logits.items()}
-        labels = examples.targets["labels"]
-        scores = {engine: score(name, values, labels) for engine, values in said.items()}
-        for engine, values in scores.items():
-            console.print(f"{name}, {engine}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
-        results[name] = {**scores, "agreement": {"examples": len(labels), "logits_within": apart}}
-        if task.labels:
-            equal = int((said["PyTorch"] == said["onnxruntime"]).sum())
-            results[name]["agreement"]["equal_predictions"] = equal
-            console.print(f"engines: {equal:,} of {len(labels):,} predictions equal, logits within {apart:.1e}")
-        else:
-            console.print(f"engines: numbers within {apart:.1e}")
-        write_predictions(output / f"predictions_{name}.tsv", task, said["PyTorch"], said["onnxruntime"], labels)
-        farthest = float(np.maximum(farthest, apart))
-    finish(output, results, farthest)
+
+def evaluate(run: Run, flags: Options, model: BertForSequenceClassification, name: str, examples: Examples) -> float:
+    """Note the scores of two engines' predictions of a set, and write these; return how far the logits are apart."""
+    task, labels = task_of(flags.task_name), examples.targets["labels"]
+    columns, size = {"logits": max(1, len(task.labels))}, flags.per_gpu_eval_batch_size
+    logits, apart = logits_of_both(model, run.onnx, examples, columns, size, run.team.device)
+    said = {engine: predictions(values, task) for engine, (values,) in logits.items()}
+    scores = {engine: score(name, values, labels) for engine, values in said.items()}
+    for engine, values in scores.items():
+        run.say(f"{name}, {engine}: {', '.join(f'{what} {value:.4f}' for what, value in values.items())}")
+    agreement = {"examples": len(labels), "logits_within": apart}
+    if task.labels:
+        equal = agreement["equal_predictions"] = int((said["PyTorch"] == said["onnxruntime"]).sum())
+        run.say(f"engines: {equal:,} of {len(labels):,} predictions equal, logits within {apart:.1e}")
+    else:
+        run.say(f"engines: numbers within {apart:.1e}")
+    run.results[name] = {**scores, "agreement": agreement}
+    write_predictions(flags.output_dir / f"predictions_{name}.tsv", task, said["PyTorch"], said["onnxruntime"], labels)
+    return apart
 
 
 def task_of(name: str) -> Task:

@@ -235,7 +235,8 @@ def pretrain(options: Options, began: float) -> bool:
 
 def main(options: Options) -> None:
     """Run a phase from the command line."""
-    with ended("\nthe last checkpoint stays; a lower --learning_rate or a longer warmup may help"):
+    lower = "\nthe last checkpoint stays; a lower --learning_rate or a longer warmup may help"
+    with ended(lower, again="--resume_from_checkpoint goes on from the newest checkpoint"):
         complete = pretrain(options, BEGAN)
     if not complete:
         print(f"interrupted; go on with\n  {command_line(resume='--resume_from_checkpoint')}", file=sys.stderr)

@@ -39,10 +39,9 @@ need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from harness.files import DataError, read_json, writable, write_json
+from harness.files import DataError, read_json, write_json
 from harness.finetuning.flags import Flags
 from harness.options import command, execute, flag, parse
-from harness.terminal import speaker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +63,9 @@ class Options(Flags):
 if __name__ == "__main__":
     OPTIONS = parse(Options)  # before torch, for which --help need not wait
 
-from harness.finetuning.evaluation import finish, logits_of_both, write_onnx
+from harness.finetuning.evaluation import logits_of_both, write_onnx
 from harness.finetuning.examples import Examples
-from harness.finetuning.model_folder import ModelFolder
-from harness.finetuning.training import train
-from harness.processes import Team
+from harness.finetuning.run import Run
 from squad.reading import Answers, Question, Windows, best_answers, cut_windows, read_questions
 from squad.scoring import score_v1, score_v2
 from transformers import BertForQuestionAnswering
@@ -78,12 +75,8 @@ Squad = dict[str, Any]
 
 def fine_tune(flags: Options) -> None:
     """Train and evaluate as the flags say; exit with 1 where the two engines' logits differ by more than 1e-3."""
-    team = Team.join("cpu" if flags.no_cuda else None)
-    settings, output = flags.settings(team.size), flags.output_dir
-    if team.first:
-        writable(output)
-    console = speaker(quiet=not team.first)
-    folder = ModelFolder.open(flags, flags.max_seq_length)
+    run = Run.begin(flags, flags.max_seq_length)
+    folder = run.folder
 
     # Data: windows over paragraphs, each with a question before it.
     def windows_of(data: Squad, name: str, called: str) -> tuple[list[Question], Windows]:
@@ -95,7 +88,7 @@ def fine_tune(flags: Options) -> None:
             doc_stride=flags.doc_stride, max_query_length=flags.max_query_length,
         )  # fmt: skip
         left_out = f", {bad:,} bad ones left out" if bad else ""
-        console.print(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
+        run.say(f"{name}: {len(questions):,} questions, {len(windows.question):,} windows{left_out}")
         return questions, windows
 
     train_data, predict_data = read_files(flags)
@@ -104,23 +97,21 @@ def fine_tune(flags: Options) -> None:
     predicting = windows_of(predict_data, "evaluation", held) if predict_data else None
 
     # Model and training: the loss, of an answer's first and last token, is the model's own.
-    model = folder.load(flags, BertForQuestionAnswering, console)
-    results: dict[str, Any] = {}
+    model = folder.load(flags, BertForQuestionAnswering, run.console)
     if training:
-        examples = examples_of(training)
-        done = train(model, examples, settings, flags, output, console, team)
-        if team.first:
-            folder.save(model, output)
-        results["training"] = done.figures(len(examples), team.size)
-    if not (team.first and predicting):
-        return
+        run.train(model, examples_of(training))
+    if run.team.first and predicting:
+        run.finish(evaluate(run, flags, model, *predicting))
 
-    # Evaluation: answers out of two engines, and the official scores of both.
-    questions, windows = predicting
+
+def evaluate(
+    run: Run, flags: Options, model: BertForQuestionAnswering, questions: list[Question], windows: Windows
+) -> float:
+    """Write the answers of two engines and note the official scores of both; return how far their logits are apart."""
     examples, columns = examples_of(windows), dict.fromkeys(("start_logits", "end_logits"), flags.max_seq_length)
-    file, size = output / "model.onnx", flags.per_gpu_eval_batch_size
-    write_onnx(model, columns, file)
-    logits, apart = logits_of_both(model, file, examples, columns, size, team.device)
+    output, results = flags.output_dir, run.results
+    write_onnx(model, columns, run.onnx)
+    logits, apart = logits_of_both(model, run.onnx, examples, columns, flags.per_gpu_eval_batch_size, run.team.device)
     answers: dict[str, Answers] = {}
     for name, (start, end) in logits.items():
         answers[name] = best_answers(
@@ -128,11 +119,11 @@ def fine_tune(flags: Options) -> None:
             version_2=flags.version_2_with_negative, null_score_diff_threshold=flags.null_score_diff_threshold,
         )  # fmt: skip
         results[name] = scores_of(questions, answers[name], flags)
-        console.print(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in results[name].items())}")
+        run.say(f"{name}: {', '.join(f'{key} {value:.2f}' for key, value in results[name].items())}")
     ours, theirs = (answers[name].predictions for name in ("PyTorch", "onnxruntime"))
     equal = sum(theirs[key] == text for key, text in ours.items())
     results["agreement"] = {"equal_answers": equal, "questions": len(questions), "logits_within": apart}
-    console.print(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
+    run.say(f"engines: {equal:,} of {len(questions):,} answers equal, logits within {apart:.1e}")
     write_json(output / "predictions.json", ours)
     write_json(output / "nbest_predictions.json", answers["PyTorch"].nbest)
     write_json(output / "predictions_onnx.json", theirs)
@@ -140,7 +131,7 @@ def fine_tune(flags: Options) -> None:
         highest = sys.float_info.max  # JSON has no infinity
         odds = {key: min(value, highest) for key, value in answers["PyTorch"].null_odds.items()}
         write_json(output / "null_odds.json", odds)
-    finish(output, results, apart)
+    return apart
 
 
 def read_files(flags: Options) -> tuple[Squad | None, Squad | None]:

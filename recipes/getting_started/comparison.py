@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ontrain import InferenceSession
 from ontrain.session.report import write_report
+from ontrain.training.environment import collect_environment
 
 TIMED_PAIRS = 30
 
@@ -75,11 +76,12 @@ def compare(
         graph, memory = onnx_ir.load(output / "model.onnx"), _process_peak()
         speed = f"step: eager PyTorch {alternate([trainer], batches)[0]:.1f} ms,"
     speed += f" medians over {TIMED_PAIRS} batches"
+    processor = collect_environment().system["processor"]
     about = {
         "speed": speed,
         "command": command_line(),
         "versions": ", ".join(f"{name} {number}" for name, number in versions("onnxruntime").items()),
-        "machine": f"{_cpu_name()}, {torch.get_num_threads()} threads, {platform.system()}",
+        "machine": f"{processor}, {torch.get_num_threads()} threads, {platform.system()}",
     }
     write_report(
         output / "report.html", title="Getting started: a transformer language model", metrics=metrics,
@@ -96,11 +98,3 @@ def _process_peak() -> dict[str, int]:
 
     unit = 1 if sys.platform == "darwin" else 1024
     return {"whole process, resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

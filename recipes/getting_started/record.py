@@ -10,15 +10,11 @@ from typing import Any, NoReturn
 import typer
 from harness.files import writable
 from harness.journal import Journal
+from harness.meter import perplexity
 from harness.provenance import command_line
 from harness.terminal import fail
 
 from ontrain.errors import OntrainError
-
-
-def ppl(loss: float) -> float:
-    """Perplexity: among how many equally likely words the model hesitates. Above e^700 a float ends."""
-    return math.exp(min(loss, 700.0))
 
 
 class Run:
@@ -61,7 +57,7 @@ class Run:
 
     def log(self, split: str, loss: float, **more: float) -> None:
         """Write a row of the present step, its numbers as curves."""
-        values = {"loss": loss, "ppl": ppl(loss), **more}
+        values = {"loss": loss, "ppl": perplexity(loss), **more}
         self.journal.add({"step": self.step, "epoch": self.epoch, "split": split, **values})
         self.journal.curves(self.step, values, split)
 

@@ -99,8 +99,9 @@ from comparison import compare, evaluate_onnx
 from data import batches, batchify, load, unigram_loss
 from harness.eager import EagerTrainer
 from harness.export import export
+from harness.meter import perplexity
 from model import TransformerModel
-from record import Run, ppl
+from record import Run
 from torch import Tensor, nn
 
 from ontrain.errors import NonFiniteLossError
@@ -172,43 +173,41 @@ def train(options: Options) -> None:
     if run.begin(trainer, {"engine": options.engine.value, "batches": len(train_batches), "words": ntokens}):
         console.print(f"resumed after step {run.step}")
     first_step, first_ms = run.step, 0.0
+    losses, times, epoch_start = [], [], time.perf_counter()
     with stopping() as asked, progress(console, "training", last_step, run.step) as advance:
         while run.step < last_step and not (asked() and run.step > first_step):
             epochs_done, batches_done = divmod(run.step, len(train_batches))
-            run.epoch, epoch_start = epochs_done + 1, time.perf_counter()
-            losses, times = [], []
-            for src, label in train_batches[batches_done : batches_done + last_step - run.step]:
-                if asked() and run.step > first_step:
-                    break
-                start = time.perf_counter()
-                try:
-                    losses.append(trainer.train_step(src, label)[0].item())
-                except NonFiniteLossError as error:
-                    run.diverged(str(error), options.lr)
-                times.append(1000 * (time.perf_counter() - start))
-                first_ms = first_ms or times[-1]
-                run.step, batches_done = run.step + 1, batches_done + 1
-                run.log("train", losses[-1], lr=options.lr, ms=times[-1])
-                advance(run.step)
-                if batches_done % options.log_interval == 0:
-                    # The median, because the first step captures and plans, and so does the short one at the end.
-                    loss, ms = statistics.fmean(losses), statistics.median(times)
-                    console.print(
-                        f"| epoch {run.epoch:3d} | {batches_done:5d}/{len(train_batches):5d} batches "
-                        f"| lr {options.lr:.5f} | ms/batch {ms:5.2f} | loss {loss:5.2f} | ppl {ppl(loss):8.2f}"
-                    )
-                    losses, times = [], []
-                if run.step % CHECKPOINT_EVERY == 0:
-                    run.save()
-            else:
+            start, (src, label) = time.perf_counter(), train_batches[batches_done]
+            try:
+                losses.append(trainer.train_step(src, label)[0].item())
+            except NonFiniteLossError as error:
+                run.diverged(str(error), options.lr)
+            times.append(1000 * (time.perf_counter() - start))
+            first_ms = first_ms or times[-1]
+            run.epoch, run.step, batches_done = epochs_done + 1, run.step + 1, batches_done + 1
+            run.log("train", losses[-1], lr=options.lr, ms=times[-1])
+            advance(run.step)
+            if batches_done % options.log_interval == 0:
+                # The median, because the first step captures and plans, and so does the short one at the end.
+                loss, ms = statistics.fmean(losses), statistics.median(times)
+                console.print(
+                    f"| epoch {run.epoch:3d} | {batches_done:5d}/{len(train_batches):5d} batches "
+                    f"| lr {options.lr:.5f} | ms/batch {ms:5.2f} | loss {loss:5.2f} | ppl {perplexity(loss):8.2f}"
+                )
+                losses, times = [], []
+            if run.step % CHECKPOINT_EVERY == 0:
+                run.save()
+            if batches_done == len(train_batches) or run.step == last_step:
                 loss = evaluate(trainer, valid_columns)
                 run.validated(loss, options.lr)
                 console.print(
                     f"| end of epoch {run.epoch:3d} | time: {time.perf_counter() - epoch_start:5.2f}s "
-                    f"| valid loss {loss:5.2f} | valid ppl {ppl(loss):8.2f}"
+                    f"| valid loss {loss:5.2f} | valid ppl {perplexity(loss):8.2f}"
                 )
-            run.save()
+                run.save()
+                losses, times, epoch_start = [], [], time.perf_counter()
     if run.step < last_step:
+        run.save()
         run.interrupted()
 
     # Evaluation: the best weights in the trainer, and exported in onnxruntime.
@@ -216,8 +215,8 @@ def train(options: Options) -> None:
     run.epoch, test_loss = options.epochs, evaluate(trainer, test_columns)
     run.log("test", test_loss)
     run.journal.close()
-    unigram_ppl = ppl(unigram_loss(corpus.train, (label for _, label in batches(test_columns, BPTT)), ntokens))
-    console.print(f"test loss {test_loss:.4f}, ppl {ppl(test_loss):.2f} (unigram ppl {unigram_ppl:.2f})")
+    unigram_ppl = perplexity(unigram_loss(corpus.train, (label for _, label in batches(test_columns, BPTT)), ntokens))
+    console.print(f"test loss {test_loss:.4f}, ppl {perplexity(test_loss):.2f} (unigram ppl {unigram_ppl:.2f})")
     path, twin = output / "model.onnx", None
     if options.engine is Engine.ontrain:
         trainer.save_as_onnx(str(path))
@@ -230,7 +229,7 @@ def train(options: Options) -> None:
     console.print(f"test loss in the trainer {test_loss:.6f}, of {path} in onnxruntime {onnx_loss:.6f}")
     full_batches = [batch for batch in train_batches if len(batch[0]) == BPTT] or train_batches
     speed = compare(trainer, twin, full_batches, output, run.journal.rows(), {
-        "test loss, perplexity": f"{test_loss:.4f}, {ppl(test_loss):.2f}",
+        "test loss, perplexity": f"{test_loss:.4f}, {perplexity(test_loss):.2f}",
         "unigram perplexity": f"{unigram_ppl:.2f}",
         "test loss in onnxruntime": f"{onnx_loss:.6f} ({'agrees' if apart <= TOLERANCE else 'DIFFERS'})",
         "first step": f"{first_ms / 1000:.1f} s, capture and plan included",

@@ -52,21 +52,23 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from harness.needs import need
 
-need("ontrain", "torch", "numpy", "rich", "tokenizers", "transformers")
+need("ontrain", "torch", "numpy", "typer", "rich", "tokenizers", "transformers")
 
-from lm.arguments import Arguments, check, parse
+from harness.options import execute
+from lm.arguments import Arguments, parse
 
 if __name__ == "__main__":
-    check(sys.argv[1:])  # --help and a wrong option do not wait for torch
+    execute(parse, sys.argv[1:])  # --help and a wrong option do not wait for torch
 
 import statistics
 import time
 
 import torch
-from harness.files import DataError
+import typer
+from harness.meter import perplexity
 from harness.processes import Team
-from harness.terminal import stopping
-from lm.evaluation import Evaluation, perplexity
+from harness.terminal import ended, stopping
+from lm.evaluation import Evaluation
 from lm.model import make_model, read_vocabulary, sequence_length
 from lm.record import Run
 from lm.text import Ids, read_text, training_batches
@@ -74,9 +76,10 @@ from lm.twin import Schedule, eager_trainer, undecayed
 from torch import nn
 from transformers.utils.logging import disable_progress_bar
 
-from ontrain.errors import InputError, NonFiniteLossError, OntrainError, OptionError
+from ontrain.errors import InputError, OptionError
 from ontrain.training import ORTTrainer, amp, optim
 
+RESUMES = "--resume_from_checkpoint goes on from the newest checkpoint"
 TOLERANCE = 1e-3
 """Between PyTorch's and onnxruntime's perplexity, as a part of it."""
 
@@ -236,13 +239,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     disable_progress_bar()
     try:
-        return run_lm(parse(words), ["recipes/gpt2/run_lm.py", *words])
-    except NonFiniteLossError as error:
-        print(f"error: {error}\n  the last checkpoint stays; try a lower --learning_rate", file=sys.stderr)
-        return 1
-    except (DataError, OntrainError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        with ended("\n  the last checkpoint stays; try a lower --learning_rate", again=RESUMES):
+            return run_lm(parse(words), ["recipes/gpt2/run_lm.py", *words])
+    except typer.Exit as end:
+        return end.exit_code
 
 
 if __name__ == "__main__":

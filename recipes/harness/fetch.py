@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 
 from harness.files import NO_SPACE, DataError, reading, refuse_special, written
@@ -103,18 +104,30 @@ def _about(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-def _receive(address: str, part: Path, tick: Tick) -> None:
-    """Append what is missing of `part`; if the server's file is another by now, begin anew."""
-    for file in (part, _about(part)):
-        refuse_special(file)
+def _begun(address: str, part: Path) -> tuple[int, str]:
+    """How many bytes of the address's file are here, and of which version of it."""
     have = part.stat().st_size if part.exists() else 0
     known: dict[str, str] = {}
     if have:
         with contextlib.suppress(OSError, ValueError):
             known = json.loads(_about(part).read_text())
-        if known.get("address") != address or not known.get("version"):
-            have = 0
-    resumed = {"Range": f"bytes={have}-", "If-Range": known["version"]} if have else {}
+    version = known.get("version", "") if known.get("address") == address else ""
+    return (have, version) if version else (0, "")
+
+
+def _note(address: str, part: Path, headers: Message) -> None:
+    """Write down which version of a file is being fetched: its tag, or its date, as weak tags promise no bytes."""
+    tag = headers.get("ETag", "")
+    version = tag if tag and not tag.startswith("W/") else headers.get("Last-Modified", "")
+    _about(part).write_text(json.dumps({"address": address, "version": version}))
+
+
+def _receive(address: str, part: Path, tick: Tick) -> None:
+    """Append what is missing of `part`; if the server's file is another by now, begin anew."""
+    for file in (part, _about(part)):
+        refuse_special(file)
+    have, version = _begun(address, part)
+    resumed = {"Range": f"bytes={have}-", "If-Range": version} if have else {}
     try:
         request = urllib.request.Request(address, headers=_HEADERS | resumed)
         answer = urllib.request.urlopen(request, timeout=_TIMEOUT_S)
@@ -127,11 +140,8 @@ def _receive(address: str, part: Path, tick: Tick) -> None:
             have = 0
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length and length.isdigit() else None
-        # A weak tag promises nothing about bytes, so it may not resume.
-        tag = answer.headers.get("ETag", "")
-        version = tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified", "")
         try:
-            _about(part).write_text(json.dumps({"address": address, "version": version}))
+            _note(address, part, answer.headers)
             with part.open("ab" if have else "wb") as file:
                 while block := answer.read(BLOCK):
                     file.write(block)

@@ -1,14 +1,20 @@
-"""How fast a run is: sequences and real tokens a second over all processes, pauses left out."""
+"""How fast a run is, pauses left out, and what its loss means."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
+def perplexity(loss: float) -> float:
+    """Among how many equally likely tokens the model hesitates. Above e^700 a float ends."""
+    return math.exp(min(loss, 700.0))
+
+
 class Meter:
-    """Counts what was trained on, and the time that training took.
+    """Counts what was trained on, and the time that training took: sequences and real tokens of all processes.
 
     The first update, in which a model is captured and planned, is timed apart; checkpoints are pauses. `clock` gives
     seconds from anywhere on.

@@ -29,8 +29,13 @@ def fail(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def ended(non_finite: str = "") -> Iterator[None]:
-    """Turn what went wrong into one message and an exit code; `non_finite` is said of a loss that is no number."""
+def ended(non_finite: str = "", again: str = "what is finished stays: give the same command again") -> Iterator[None]:
+    """Turn what went wrong into one message and an exit code.
+
+    Args:
+        non_finite: what is said of a loss that is no number.
+        again: how an interrupted run goes on.
+    """
     try:
         yield
     except NonFiniteLossError as error:
@@ -38,9 +43,9 @@ def ended(non_finite: str = "") -> Iterator[None]:
     except (DataError, OntrainError, OSError) as error:
         fail(str(error), 2)
     except Interrupted as error:
-        fail(f"{error}; what is finished stays: give the same command again", 130)
+        fail(f"{error}; {again}", 130)
     except KeyboardInterrupt:
-        print("\ninterrupted; what is finished stays: give the same command again", file=sys.stderr)
+        print(f"\ninterrupted; {again}", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

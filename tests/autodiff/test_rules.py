@@ -201,6 +201,7 @@ def _by_onnx_ad(graph: SampleGraph, adjoints: Sequence[np.ndarray]) -> list[np.n
     return [np.asarray(g)[..., 0] for g in results[len(names) - len(graph.wrt) :]]
 
 
+@pytest.mark.sampled(2)
 @every_sample
 def test_gradient_equals_a_third_oracle(sample: Sample, once: First, request: pytest.FixtureRequest) -> None:
     known = request.node.callspec.id not in _NOT_BY_ONNX_AD
@@ -232,6 +233,7 @@ def _transposes_forward_mode(sample: Sample, once: First) -> None:
     close(right, left, tolerance_of(sample, 1e-10))
 
 
+@pytest.mark.sampled(3)
 @every_sample
 def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample, once: First, twice: Second) -> None:
     if not sample.second or sample.dtype != "float64":
@@ -247,6 +249,7 @@ def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample
         close(0.0 if grad is None else (grad * direction).sum(), slope(loss, graph.feeds, x.name, direction), 1e-6)
 
 
+@pytest.mark.sampled(3)
 @every_sample
 def test_second_derivative_equals_torch(sample: Sample, once: First, twice: Second) -> None:
     _, wrt, results = _run_twin(sample, once.arrays, once.graph)

@@ -112,6 +112,7 @@ def trained(name):
     return ORTModule(Indexed({**FROM_START, **FROM_EITHER_END}[name]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", FROM_START)
 def test_what_counts_from_the_start_refuses_all_others(name, wrong):

@@ -54,6 +54,7 @@ CASES = {
         lambda x: F.multi_margin_loss(x, CLASSES, weight=torch.tensor([math.nan, 1.0, 2.0, 3.0]), reduction="none"),
         ZEROS - 5 * F.one_hot(torch.tensor([1, 2, 3, 0]), 4),
     ),
+    "a variance below the least": (lambda x: F.gaussian_nll_loss(ZEROS, ZEROS.flip(1), x.abs(), eps=0.5), ZEROS),
     "a pair with a NaN": (lambda x: F.margin_ranking_loss(x, x.flip(0), torch.ones(4, 4)), _with(math.nan)),
     "a triplet with a NaN": (lambda x: F.triplet_margin_loss(ZEROS, ZEROS.flip(1), x), _with(math.nan)),
     "a swapped triplet with a NaN": (

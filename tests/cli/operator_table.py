@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from ontrain.inference.stepwise import runs_beside_plans
+import onnx_ir as ir
+
+from ontrain.inference.stepwise.kernels.evaluator import Evaluated
+from ontrain.inference.stepwise.kernels.registry import find_kernel, is_control
 from ontrain.operators import OPERATORS, Chance, Operator, Precision
 from ontrain.session.check import OperatorSupport, check_operators
 from tests.autodiff.samples import SAMPLES
@@ -74,7 +77,15 @@ def _runs(row: OperatorSupport, provider: str) -> str:
     domain = "" if row.domain == "ai.onnx" else row.domain
     if OPERATORS[domain, row.operator].reads_shape:
         return "yes"  # plans have shapes as numbers
-    return (runs_beside_plans(domain, row.operator) if provider == "TorchExecutionProvider" else None) or "no"
+    return _beside_plans(domain, row.operator) if provider == "TorchExecutionProvider" else "no"
+
+
+def _beside_plans(domain: str, op_type: str) -> str:
+    """How ontrain runs an operator that a provider lacks: as a step, or in onnx's evaluator."""
+    node = ir.Node(domain, op_type, [], num_outputs=1)
+    if is_control(node) or find_kernel(node) is not None:
+        return "step"
+    return "evaluator" if Evaluated.knows(node) else "no"
 
 
 _PRECISION = {

@@ -240,6 +240,17 @@ def test_a_table_of_numbers_of_four_bits(kind, zero):
     check(("GatherBlockQuantized", [*operands, *([fixed(zeros)] if zero else [])], {"block_size": 16}))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_table_of_few_bits_is_gathered_along_its_blocks(axis, zero):
+    """onnxruntime's quantiser writes such tables of embeddings with `quant_axes=(("Gather", 0),)`."""
+    shapes = [(40, 6), (3, 6)] if axis == 0 else [(6, 40), (6, 3)]
+    table, zeros = (RNG.integers(-8, 8, shape).astype(ml_dtypes.int4) for shape in shapes)
+    scales = fixed(real(*shapes[1], low=0.01, high=0.1))
+    operands = [fixed(table), RNG.integers(-40, 40, (2, 3)), scales, *([fixed(zeros)] if zero else [])]
+    check(("GatherBlockQuantized", operands, {"block_size": 16, "gather_axis": axis, "quantize_axis": axis}))
+
+
 @pytest.mark.parametrize("whole_zero", [False, True])
 def test_a_gather_of_blocks_of_open_sizes_is_written_in_standard_operators(whole_zero, tmp_path):
     zeros = [fixed(whole(9, 2))] if whole_zero else []

@@ -20,6 +20,7 @@ from harness.checkpoints import eager_state, existing, newest, prune, restore_ea
 from harness.files import DataError, digest, read_json, writable, written
 from harness.journal import Journal, read_rows
 from harness.options import command, flag, within
+from harness.terminal import ended
 from typer.testing import CliRunner
 
 from ontrain.errors import CheckpointError, NonFiniteLossError
@@ -74,6 +75,12 @@ def test_what_goes_wrong_is_a_message_and_an_exit_code(raised: BaseException, co
     done = run(main, "here")
     assert (done.exit_code, "Traceback" in done.output) == (code, False)
     assert said in done.output
+
+
+def test_an_interrupted_run_says_the_flag_that_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as end, ended(again="--resume goes on"):
+        raise KeyboardInterrupt
+    assert (end.value.exit_code, capsys.readouterr().err) == (130, "\ninterrupted; --resume goes on\n")
 
 
 def test_a_number_out_of_range_is_named_by_its_flag() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ontrain.errors import InputError, OntrainError, OptionError, nearest
+from ontrain.errors import InputError, OptionError, nearest
 
 ENGINES = ("ontrain", "pytorch")
 LATEST = "latest"
@@ -57,35 +57,37 @@ class Arguments:
     fp16: bool = _option(False, "products in float16, under a dynamic loss scale")
 
     # How.
-    per_gpu_train_batch_size: int = _option(8, "sequences a process takes at a time", "--per_device_train_batch_size")
-    per_gpu_eval_batch_size: int = _option(8, "the same in evaluation", "--per_device_eval_batch_size")
-    gradient_accumulation_steps: int = _option(1, "batches an update")
-    learning_rate: float = _option(5e-5, "Adam's, after the warmup; from there linearly to 0")
-    weight_decay: float = _option(0.0, "decoupled; not of biases and layer norms")
-    adam_epsilon: float = _option(1e-8, "Adam's")
-    max_grad_norm: float = _option(1.0, "clip the gradient at this norm; 0 for not at all")
-    num_train_epochs: float = _option(3.0, "may be a fraction")
-    max_steps: int = _option(-1, "updates, instead of --num_train_epochs")
-    warmup_steps: int = _option(0, "updates in which the learning rate rises from 0")
-    logging_steps: int = _option(500, "updates from line to line")
+    per_gpu_train_batch_size: int = _option(
+        8, "sequences a process takes at a time", "--per_device_train_batch_size", least=1
+    )
+    per_gpu_eval_batch_size: int = _option(8, "the same in evaluation", "--per_device_eval_batch_size", least=1)
+    gradient_accumulation_steps: int = _option(1, "batches an update", least=1)
+    learning_rate: float = _option(5e-5, "Adam's, after the warmup; from there linearly to 0", least=0)
+    weight_decay: float = _option(0.0, "decoupled; not of biases and layer norms", least=0)
+    adam_epsilon: float = _option(1e-8, "Adam's", least=0)
+    max_grad_norm: float = _option(1.0, "clip the gradient at this norm; 0 for not at all", least=0)
+    num_train_epochs: float = _option(3.0, "may be a fraction", least=0)
+    max_steps: int = _option(-1, "updates, instead of --num_train_epochs", least=-1)
+    warmup_steps: int = _option(0, "updates in which the learning rate rises from 0", least=0)
+    logging_steps: int = _option(500, "updates from line to line", least=1)
     logging_first_step: bool = _option(False, "a line after the first update, too")
-    eval_steps: int = _option(0, "updates from evaluation to evaluation; 0 for --logging_steps")
-    save_steps: int = _option(500, "updates from checkpoint to checkpoint; 0 for none")
-    save_total_limit: int | None = _option(None, "checkpoints to keep, the newest", metavar="N", number=int)
+    eval_steps: int = _option(0, "updates from evaluation to evaluation; 0 for --logging_steps", least=0)
+    save_steps: int = _option(500, "updates from checkpoint to checkpoint; 0 for none", least=0)
+    save_total_limit: int | None = _option(None, "checkpoints to keep, the newest", metavar="N", number=int, least=1)
     resume_from_checkpoint: str | None = _option(
         None, "go on from a checkpoint-N, by default the newest in --output_dir", metavar="DIR", nargs="?", const=LATEST
     )
-    seed: int = _option(42, "of the initial weights, the order of the batches, dropout and sampling")
+    seed: int = _option(42, "of the initial weights, the order of the batches, dropout and sampling", least=0)
 
     # What the model writes at an evaluation.
     prompt: str | None = _option(None, "what it continues; by default the first tokens of --eval_data_file")
     sample_length: int | None = _option(
         None, "tokens to write; 0 for none; by default 40, or as many as the model has positions for", metavar="N",
-        number=int,
+        number=int, least=0,
     )  # fmt: skip
-    temperature: float = _option(1.0, "of the sampled text")
-    top_k: int = _option(50, "sample from so many tokens; 0 for all")
-    top_p: float = _option(0.95, "sample from the fewest tokens that have this probability together")
+    temperature: float = _option(1.0, "of the sampled text", least=0)
+    top_k: int = _option(50, "sample from so many tokens; 0 for all", least=0)
+    top_p: float = _option(0.95, "sample from the fewest tokens that have this probability together", least=0)
 
     @property
     def evaluates(self) -> bool:
@@ -111,15 +113,6 @@ def parse(argv: Sequence[str]) -> Arguments:
     return arguments
 
 
-def check(argv: Sequence[str]) -> None:
-    """End the script with help, or with what is wrong about its options."""
-    try:
-        parse(argv)
-    except OntrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-
-
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> Any:
         unknown = message.removeprefix("unrecognized arguments: ").split()[0]
@@ -135,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         description=sys.modules["__main__"].__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     for field in dataclasses.fields(Arguments):
-        about, kind = dict(field.metadata), type(field.default)
+        about, kind = {key: value for key, value in field.metadata.items() if key != "least"}, type(field.default)
         names = (f"--{field.name}", *about.pop("aliases"))
         default = "off" if kind is bool else "none" if field.default in (None, "") else field.default
         text = f"{about.pop('help')} [default: {default}]"
@@ -158,19 +151,11 @@ def _truth(text: str) -> bool:
     return text.lower() in ("true", "1")
 
 
-_AT_LEAST: dict[str, float] = {
-    "per_gpu_train_batch_size": 1, "per_gpu_eval_batch_size": 1, "gradient_accumulation_steps": 1, "learning_rate": 0,
-    "weight_decay": 0, "adam_epsilon": 0, "max_grad_norm": 0, "num_train_epochs": 0, "max_steps": -1, "warmup_steps": 0,
-    "logging_steps": 1, "eval_steps": 0, "save_steps": 0, "save_total_limit": 1, "seed": 0, "sample_length": 0,
-    "temperature": 0, "top_k": 0, "top_p": 0,
-}  # fmt: skip
-
-
 def _check(arguments: Arguments) -> None:
-    for name, least in _AT_LEAST.items():
-        value = getattr(arguments, name)
-        if value is not None and not least <= value < math.inf:
-            raise OptionError(f"--{name} is {value}", way_out=f"give a number from {least:g}")
+    for field in dataclasses.fields(arguments):
+        value, least = getattr(arguments, field.name), field.metadata.get("least")
+        if least is not None and value is not None and not least <= value < math.inf:
+            raise OptionError(f"--{field.name} is {value}", way_out=f"give a number from {least:g}")
     if arguments.block_size != -1 and arguments.block_size < 2:
         raise OptionError(f"--block_size is {arguments.block_size}", way_out="a token and the one after it are two")
     if not 0 < arguments.top_p <= 1:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from harness.meter import perplexity
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel
 
@@ -19,11 +19,6 @@ from ontrain.errors import InputError, OptionError
 
 PROMPT_TOKENS, SAMPLE_TOKENS = 8, 40
 _ROWS = 16
-
-
-def perplexity(loss: float) -> float:
-    """Among how many equally likely tokens the model hesitates. Above e^700 a float ends."""
-    return math.exp(min(loss, 700.0))
 
 
 def onnx_loss(decoder: Decoder, batches: Iterator[Ids]) -> float:

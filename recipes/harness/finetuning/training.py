@@ -83,22 +83,26 @@ def train(
     engine = team.parallel(ORTModule(model) if settings.engine is Engine.ontrain else model)
     engine.train()
 
+    def add_gradients(micro_batches: list[Any]) -> float:
+        """Go forward and backward over this process's part of an update; return the loss, a mean over all its rows."""
+        loss, shares = 0.0, team.shares(micro_batches)
+        for number, (rows, weight) in enumerate(shares, 1):
+            batch = examples.batch(rows, whole=settings.pad_to_max_length)
+            with alone(engine, last=number == len(shares)):
+                with torch.autocast(device.type, half, enabled=precision is not Precision.fp32):
+                    mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
+                share = mean * weight  # of the mean over all rows of the update
+                scaler.scale(share * team.size).backward()  # the mean over processes is made of sums
+            loss += share.item()
+        return team.sum(loss)
+
     began, done, update = time.perf_counter(), 0, start
     with stopping() as asked, progress(console, "training", total, start) as advance:
         for update, micro_batches in enumerate(islice(_updates(examples, settings, start), total - start), start + 1):
             rate = settings.rate(update - 1, total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss, shares = 0.0, team.shares(micro_batches)
-            for number, (rows, weight) in enumerate(shares, 1):
-                batch = examples.batch(rows, whole=settings.pad_to_max_length)
-                with alone(engine, last=number == len(shares)):
-                    with torch.autocast(device.type, half, enabled=precision is not Precision.fp32):
-                        mean = engine(**{name: tensor.to(device) for name, tensor in batch.items()}).loss
-                    share = mean * weight  # of the mean over all rows of the update
-                    scaler.scale(share * team.size).backward()  # the mean over processes is made of sums
-                loss += share.item()
-            loss = team.sum(loss)
+            loss = add_gradients(micro_batches)
             if not math.isfinite(loss):
                 raise NonFiniteLossError(
                     f"the loss is {loss} at update {update}",

@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import InputError
+from ontrain.files import with_shapes
 from ontrain.graph import OPSET
 
 __all__ = ["model_of", "newest"]
@@ -53,7 +54,7 @@ def model_of(
         model.graph.input.append(onnx.ValueInfoProto(name=name, type=_type(value)))
     outputs = [name for name in node.output if name]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    inferred = with_shapes(model)
     for i, output in enumerate(inferred.graph.output):
         if not output.type.WhichOneof("value"):
             if outputs_info is None or i >= len(outputs_info):

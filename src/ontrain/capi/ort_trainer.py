@@ -32,6 +32,9 @@ __all__ = [
 
 Outputs = torch.Tensor | list[torch.Tensor]
 
+_RATE = "give an IODescription, as IODescription('Learning_Rate', [1], torch.float32)"
+_SCALER = "give a LossScaler of ontrain.capi.ort_trainer, or None"
+
 
 class ORTTrainer:
     """Trains a module or an ONNX model; what `ontrain.training.ORTTrainer` is called in older programs.
@@ -101,33 +104,16 @@ class ORTTrainer:
         partition_optimizer: bool = False,
         use_invertible_layernorm_grad: bool = False,
     ) -> None:
-        if not isinstance(model_desc, ModelDescription):
-            raise OptionError(f"model_desc is a {type(model_desc).__name__}", way_out="give a ModelDescription")
-        if not isinstance(learning_rate_description, IODescription):
-            raise OptionError(
-                f"learning_rate_description is a {type(learning_rate_description).__name__}",
-                way_out="give an IODescription, as IODescription('Learning_Rate', [1], torch.float32)",
-            )
-        if loss_scaler is not None and not isinstance(loss_scaler, LossScaler):
-            raise OptionError(
-                f"loss_scaler is a {type(loss_scaler).__name__}",
-                way_out="give a LossScaler of ontrain.capi.ort_trainer, or None",
-            )
+        checked_kind("model_desc", model_desc, ModelDescription, "give a ModelDescription")
+        checked_kind("learning_rate_description", learning_rate_description, IODescription, _RATE)
+        checked_kind("loss_scaler", loss_scaler, (LossScaler, type(None)), _SCALER)
         if get_lr_this_step is not None and not callable(get_lr_this_step):
             raise OptionError(
                 f"get_lr_this_step is {get_lr_this_step!r}", way_out="give a function of the number of updates, or None"
             )
-        for name, function in (("postprocess_model", postprocess_model), ("_extra_postprocess", _extra_postprocess)):
-            if function is not None and not callable(function):
-                raise OptionError(
-                    f"{name} is {told(function)}", way_out="give a function of an onnx.ModelProto, or None"
-                )
+        postprocess = _chain(postprocess_model=postprocess_model, _extra_postprocess=_extra_postprocess)
         checked_flag("use_memory_efficient_gradient", use_memory_efficient_gradient)
-        # A script of the first API hands in a flag, of which the options know nothing.
-        is_flag = deepspeed_zero_stage is None or isinstance(deepspeed_zero_stage, bool)
-        stage = int(bool(deepspeed_zero_stage)) if is_flag else deepspeed_zero_stage
-        if checked_flag("partition_optimizer", partition_optimizer):
-            stage = stage or 1
+        stage = _stage(deepspeed_zero_stage, checked_flag("partition_optimizer", partition_optimizer))
         global_step = checked_whole("global_step", global_step, 0)
         optimized_model_filepath = checked_kind(
             "optimized_model_filepath", optimized_model_filepath, (str, os.PathLike), "give a path, or '' for none"
@@ -141,15 +127,14 @@ class ORTTrainer:
         self.loss_scale_input_name = "loss_scale" if loss_scaler is None else loss_scaler.loss_scale_input_name_
         self._learning_rate_name = learning_rate_description.name_
         self._given_scale = _GivenScale() if use_mixed_precision and loss_scaler is None else None
-        on_cuda = self.device_.type == "cuda"
         options = {
             "batch": {"gradient_accumulation_steps": gradient_accumulation_steps},
-            "device": {"id": str(device), "mem_limit": process.cuda_mem_limit() if on_cuda else 0},
+            "device": {
+                "id": str(device), "mem_limit": process.cuda_mem_limit() if self.device_.type == "cuda" else 0,
+            },
             "distributed": {
-                "world_rank": world_rank,
-                "world_size": world_size,
-                "allreduce_post_accumulation": allreduce_post_accumulation,
-                "enable_adasum": enable_adasum,
+                "world_rank": world_rank, "world_size": world_size,
+                "allreduce_post_accumulation": allreduce_post_accumulation, "enable_adasum": enable_adasum,
                 "deepspeed_zero_optimization": {"stage": stage},
             },
             "mixed_precision": {
@@ -169,11 +154,10 @@ class ORTTrainer:
                 },
             },
             "_internal_use": {
-                "enable_internal_postprocess": _enable_internal_postprocess,
-                "extra_postprocess": _chain(postprocess_model, _extra_postprocess),
+                "enable_internal_postprocess": _enable_internal_postprocess, "extra_postprocess": postprocess,
                 "onnx_opset_version": _opset_version,
             },
-        }
+        }  # fmt: skip
 
         def make(description: ModelDescription, config: _OptimizerConfig) -> Trainer:
             return Trainer(model, description.as_dict(), config, loss_fn, options)
@@ -371,9 +355,19 @@ def _number(name: str, value: Any) -> float:
     return float(tensor.item())
 
 
-def _chain(*functions: Callable[[onnx.ModelProto], Any] | None) -> Callable[[onnx.ModelProto], Any] | None:
-    """One function that applies those that there are, in order."""
-    present = [function for function in functions if function is not None]
+def _stage(stage: Any, partition_optimizer: bool) -> Any:
+    """The stage of ZeRO; a script of the first API hands in a flag, of which the options know nothing."""
+    if stage is None or isinstance(stage, bool):
+        stage = int(bool(stage))
+    return stage or 1 if partition_optimizer else stage
+
+
+def _chain(**functions: Callable[[onnx.ModelProto], Any] | None) -> Callable[[onnx.ModelProto], Any] | None:
+    """One function that applies those that there are, in order; the names are those of the arguments."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise OptionError(f"{name} is {told(function)}", way_out="give a function of an onnx.ModelProto, or None")
+    present = [function for function in functions.values() if function is not None]
     if not present:
         return None
 

@@ -35,7 +35,7 @@ from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.own_failure import FailingForwardError as FailingForwardError, refuse_as_eager as refuse_as_eager
-from ontrain.capture.owners import owners_of as owners_of
+from ontrain.capture.owners import Owner as Owner, owners_of as owners_of
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
 from ontrain.capture.reachable import held_by as held_by, reachable as reachable
 from ontrain.capture.source import is_users as is_users

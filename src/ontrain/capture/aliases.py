@@ -83,11 +83,6 @@ def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _is_memory(source: fx.Node, part: fx.Node) -> bool:
-    """Whether a node has memory that its part may lie in: of several results those of views, as `split`, alone have."""
-    return part.target is not operator.getitem or shares(source)
-
-
 class Aliases:
     """The families of tensors that may share memory: a root, its views, views of these.
 

@@ -131,6 +131,10 @@ class Captured:
         """
         return self.call.flatten(args, kwargs)
 
+    def sizes(self, shapes: Sequence[torch.Size]) -> dict[str, int]:
+        """Return the sizes that the graph's symbols stand for, where its inputs have these shapes."""
+        return self.guards.sizes(dict(zip(self.input_names, shapes, strict=True)))
+
     def unflatten(self, outputs: Sequence[Any]) -> Any:
         """Return the module's result with these values for its tensors, in the order of `output_names`."""
         return unflatten(self.output_spec, outputs)

@@ -407,12 +407,18 @@ def _located(error: CaptureError) -> CaptureError:
     return type(error)(error.problem, node=error.node, source=source, reason=error.reason, way_out=error.way_out)
 
 
-def _explained(error: BaseException) -> CaptureError:
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error, and what it came of, the first cause last."""
     chain: list[BaseException] = []
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
         link = link.__cause__ or link.__context__
+    return chain
+
+
+def _explained(error: BaseException) -> CaptureError:
+    chain = _causes(error)
     source = next((line for cause in reversed(chain) if (line := user_frame(cause.__traceback__))), None)
     text = "\n".join(str(cause) for cause in chain)
     if any(isinstance(cause, _DATA_DEPENDENT) for cause in chain) or "data-dependent" in text.lower():

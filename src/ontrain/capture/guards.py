@@ -66,18 +66,9 @@ class Guards:
                 dims.append((name, axis, size_of(expr)))
         if environment is None:
             return cls(dims, [], [])
-        conditions, unasked = [], []
-        for guard in environment.guards:
-            expr = guard.expr.xreplace(environment.replacements)
-            size = _two_at_least(expr) if _of_shapes_alone(guard) else None
-            if size is None:
-                conditions.append(size_of(expr))
-            else:
-                unasked.append((size_of(expr), size_of(size)))
+        conditions, unasked = _assumed(environment)
         known = {size.as_symbol for _, _, size in dims}
-        asked = [size_of(condition.xreplace(environment.replacements)) for condition in held]
-        asked += [Size.call("!=", size_of(size.xreplace(environment.replacements)), 1) for size in _squeezed(program)]
-        for size in asked:
+        for size in _asked(program, environment, held):
             if size.symbols() and size.symbols() <= known and size not in conditions:
                 conditions.append(size)
         symbols = [(s, r) for s, r in program.range_constraints.items() if s.is_Symbol]
@@ -167,6 +158,29 @@ def _of_shapes_alone(guard: Any) -> bool:
     """
     place = str(getattr(getattr(guard, "sloc", None), "framework_loc", ""))
     return any(file in place for file in _OF_SHAPES)
+
+
+def _assumed(environment: Any) -> tuple[list[Size], list[tuple[Size, Size]]]:
+    """What torch assumed of sizes: conditions, and those that hold only because it takes sizes to be two at least.
+
+    The latter come with what is left of each without that.
+    """
+    conditions, unasked = [], []
+    for guard in environment.guards:
+        expr = guard.expr.xreplace(environment.replacements)
+        size = _two_at_least(expr) if _of_shapes_alone(guard) else None
+        if size is None:
+            conditions.append(size_of(expr))
+        else:
+            unasked.append((size_of(expr), size_of(size)))
+    return conditions, unasked
+
+
+def _asked(program: ExportedProgram, environment: Any, held: Sequence[Any]) -> list[Size]:
+    """What forward itself asks of sizes, and what squeezing a dimension takes for granted."""
+    asked = [size_of(condition.xreplace(environment.replacements)) for condition in held]
+    squeezed = [size_of(size.xreplace(environment.replacements)) for size in _squeezed(program)]
+    return asked + [Size.call("!=", size, 1) for size in squeezed]
 
 
 def _two_at_least(expr: Any) -> Any:

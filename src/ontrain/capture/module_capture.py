@@ -27,7 +27,7 @@ from ontrain.capture.names import Names, State
 from ontrain.capture.phases import Clock, tell_phases
 from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensions
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten
-from ontrain.capture.translate import translate
+from ontrain.capture.translate import Translated, translate
 from ontrain.capture.ways_out import refuse_lazy, refuse_scripted
 from ontrain.capture.writes import known_writes
 from ontrain.errors import CaptureError
@@ -182,25 +182,16 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     if not exported.output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     with quiet():
-        try:
-            translated = translate(exported.program, names, exported.decisions, exported.masks, exported.outside)
-        except RandomBranchError:
-            if exported.course.from_torch or not paths:
-                raise
-            again = _branching_on_torch(call)
-            if again is None:
-                raise
-            exported = again
-            translated = translate(exported.program, names, exported.decisions, exported.masks, exported.outside)
+        exported, translated = _translated(call, exported, paths=paths)
     model, output_spec = translated.model, exported.output_spec
     # With what torch assumed while it wrote the program anew.
     guards = model.meta[GUARDS] = Guards.of(exported.program, names.inputs, exported.held)
     clock.lap("translate")
-    outside = translated.varying or translated.masks
     left = exported.left
     writes = known_writes(left.writes, guards.symbols())
-    left_nothing = not (left.attached or left.writes or left.rewritten)
-    whole = left_nothing and not (exported.decisions or exported.course or outside)
+    leaves = left.attached or left.writes or left.rewritten
+    outside = translated.varying or translated.masks
+    whole = not (leaves or exported.decisions or exported.course or outside)
     if cache is not None and whole:
         cache.store(lambda *traced: Content(model, guards, output_spec, translated.specialised, *traced))
         clock.lap("cache")
@@ -235,6 +226,17 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
     if exported.decisions and not paths:
         raise _with_paths(refusal) from refusal.__cause__
     return exported
+
+
+def _translated(call: _Call, exported: Exported, *, paths: bool) -> tuple[Exported, Translated]:
+    """A trace as a graph; another trace where forward branches on numbers that torch draws."""
+    try:
+        return exported, translate(exported.program, call.names, exported.decisions, exported.masks, exported.outside)
+    except RandomBranchError:
+        again = None if exported.course.from_torch or not paths else _branching_on_torch(call)
+        if again is None:
+            raise
+    return again, translate(again.program, call.names, again.decisions, again.masks, again.outside)
 
 
 def _with_paths(error: ValueBranchError) -> ValueBranchError:

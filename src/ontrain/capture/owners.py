@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ontrain.capture.structure import Spec
-from ontrain.internals import of
+from ontrain.internals import version_of
 
 __all__ = ["Owner", "Owners", "owners_of"]
 
@@ -47,7 +47,7 @@ class Owners:
             self._owners.setdefault(id(tensor), Owner("input", str(index)))
         for name, tensor in state:
             self._owners.setdefault(id(tensor), Owner("state", name))
-        self._versions = {id(tensor): of("torch.Tensor._version", tensor) for tensor in self._tensors}
+        self._versions = {id(tensor): version_of(tensor) for tensor in self._tensors}
 
     def told(self, spec: Spec, leaves: Sequence[torch.Tensor]) -> Spec:
         """Return the structure of a result with the owners of its tensors.
@@ -71,7 +71,7 @@ class Owners:
 
     def _owner(self, leaf: torch.Tensor) -> Owner | None:
         owner = self._owners.get(id(leaf))
-        written = owner is not None and self._versions[id(leaf)] != of("torch.Tensor._version", leaf)
+        written = owner is not None and self._versions[id(leaf)] != version_of(leaf)
         if owner is None or (written and (owner.kind == "input" or leaf.requires_grad)):
             return None
         return owner

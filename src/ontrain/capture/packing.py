@@ -23,7 +23,7 @@ from torch.nn.utils import rnn
 from ontrain.capture.autocast import Kernels, in_autocast
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.errors import CaptureError
-from ontrain.internals import of, private
+from ontrain.internals import private, version_of
 
 __all__ = ["packings"]
 
@@ -105,7 +105,7 @@ class _Padded:
 
     def holds(self) -> bool:
         """Whether nothing has written to one of them meanwhile."""
-        return bool(self.versions == _versions(self.data, self.padded))
+        return self.versions == (version_of(self.data), version_of(self.padded))
 
 
 class _Packed:
@@ -186,7 +186,7 @@ class _Packed:
 
     def _kept(self, steps: _Steps, padded: torch.Tensor) -> torch.Tensor:
         data = steps.packed(padded)
-        self._padded[id(data)] = _Padded(steps, data, padded, _versions(data, padded))
+        self._padded[id(data)] = _Padded(steps, data, padded, (version_of(data), version_of(padded)))
         return data
 
     def _noted(self, batch_sizes: torch.Tensor, lengths: torch.Tensor, valid: torch.Tensor) -> _Steps:
@@ -208,10 +208,6 @@ class _Packed:
             steps = self._noted(batch_sizes, valid.sum(0), valid)
             private("torch._check")(steps.rows.shape[0] == data.shape[0])
         return steps, steps.padded(data)
-
-
-def _versions(*tensors: torch.Tensor) -> Any:
-    return tuple(of("torch.Tensor._version", tensor) for tensor in tensors)
 
 
 def _is_same(size: Any, length: Any) -> bool:

@@ -76,6 +76,15 @@ def _logistic_loss(input: torch.Tensor, target: torch.Tensor, *options: Any, **n
     return loss.to(target.dtype)  # torch 2.11 says the promoted one
 
 
+def _gaussian_nll_loss(
+    input: torch.Tensor, target: torch.Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> torch.Tensor:
+    """Raise small variances here, past which gradients go: torch does so under no_grad, which is not seen inside."""
+    if isinstance(var, torch.Tensor):
+        var = torch.where(var < eps, var - var.detach() + eps, var)
+    return functional.gaussian_nll_loss(input, target, var, full=full, eps=eps, reduction=reduction)
+
+
 def _power(function: Callable[..., Any]) -> Callable[..., Any]:
     def power(input: Any, exponent: Any, **out: Any) -> Any:
         if out or not isinstance(exponent, bool) or getattr(input, "dtype", None) is not torch.bool:
@@ -182,6 +191,7 @@ _DATA: Any = torch.Tensor.data
 
 _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.binary_cross_entropy_with_logits: _logistic_loss,
+    functional.gaussian_nll_loss: _gaussian_nll_loss,
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -44,31 +46,37 @@ def size_of(value: Any, names: Mapping[str, str] | None = None) -> Size:
     if expr.is_Float:
         return Size.number(Fraction(float(expr)))
     if expr.is_Piecewise:
-        *branches, (last, _) = (pair.args for pair in expr.args)
-        chosen = size_of(last, names)
-        for value, condition in reversed(branches):
-            chosen = Size.call("where", size_of(condition, names), size_of(value, names), chosen)
-        return chosen
-    head, arguments = type(expr).__name__, [size_of(argument, names) for argument in expr.args]
-    if head == "Identity":
-        return arguments[0]
-    if head in ("Add", "Mul"):
-        first, *rest = arguments
-        for argument in rest:
-            first = first + argument if head == "Add" else first * argument
-        return first
-    if head == "Abs":
-        return Size.call("max", arguments[0], -arguments[0])
-    if head == "CeilDiv":
-        return -(-arguments[0] // arguments[1])
-    if head == "ModularIndexing":
-        return arguments[0] // arguments[1] % arguments[2]
+        return _of_branches([pair.args for pair in expr.args], names)
+    return _of_call(expr, [size_of(argument, names) for argument in expr.args])
+
+
+def _of_branches(pairs: Sequence[tuple[Any, Any]], names: Mapping[str, str] | None) -> Size:
+    """The value of the first condition that holds; the last one always does."""
+    *branches, (last, _) = pairs
+    chosen = size_of(last, names)
+    for value, condition in reversed(branches):
+        chosen = Size.call("where", size_of(condition, names), size_of(value, names), chosen)
+    return chosen
+
+
+def _of_call(expr: Any, arguments: Sequence[Size]) -> Size:
+    head = type(expr).__name__
+    match head:
+        case "Identity":
+            return arguments[0]
+        case "Add":
+            return functools.reduce(operator.add, arguments)
+        case "Mul":
+            return functools.reduce(operator.mul, arguments)
+        case "Abs":
+            return Size.call("max", arguments[0], -arguments[0])
+        case "CeilDiv":
+            return -(-arguments[0] // arguments[1])
+        case "ModularIndexing":
+            return arguments[0] // arguments[1] % arguments[2]
     exponent = arguments[1].as_number if head in ("Pow", "PowByNatural") else None
     if isinstance(exponent, int) and exponent > 0:
-        power = arguments[0]
-        for _ in range(exponent - 1):
-            power *= arguments[0]
-        return power
+        return functools.reduce(operator.mul, [arguments[0]] * exponent)
     if head not in _NAMES:
         raise CaptureError(f"the size {expr} uses {head}, which has no translation")
     return Size.call(_NAMES[head], *arguments)

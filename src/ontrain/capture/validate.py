@@ -89,17 +89,9 @@ def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> N
         for name, part in module.named_modules()
         if hasattr(part, "track_running_stats") and isinstance(part, private("torch.nn.modules.batchnorm._BatchNorm"))
     }
-    all_train = all(m.training for m in norms.values())
+    normalises = all(norm.training for norm in norms.values())
     for node in model.graph:
-        inference = False
-        if node.op_type == "Dropout":
-            flag = operand_of(node, 2)
-            inference = flag is None or flag.const_value is None or not bool(flag.const_value.numpy())
-            inference = inference and not _ratio_is_zero(node)
-        elif node.op_type == "BatchNormalization" and all_train:
-            mode = node.attributes.get("training_mode")
-            inference = mode is None or mode.value != 1
-        if inference:
+        if _drops_nothing(node) or (normalises and _keeps_statistics(node)):
             raise CaptureError(
                 f"{node.op_type} was captured in inference mode, and the module is in training mode",
                 node=describe(node),
@@ -114,6 +106,21 @@ def _check_training(captured: Captured, model: ir.Model, module: nn.Module) -> N
             full = captured.names.get(full, full)
             if full in captured.buffers and full not in updated:
                 raise CaptureError(f"buffer {full!r} has no next value in the graph", reason="its update was lost")
+
+
+def _drops_nothing(node: ir.Node) -> bool:
+    """Whether a node is a dropout in inference mode, of another rate than zero."""
+    if node.op_type != "Dropout":
+        return False
+    flag = operand_of(node, 2)
+    off = flag is None or flag.const_value is None or not bool(flag.const_value.numpy())
+    return off and not _ratio_is_zero(node)
+
+
+def _keeps_statistics(node: ir.Node) -> bool:
+    """Whether a node is a batch normalisation in inference mode."""
+    mode = node.attributes.get("training_mode")
+    return node.op_type == "BatchNormalization" and (mode is None or mode.value != 1)
 
 
 def _ratio_is_zero(node: ir.Node) -> bool:

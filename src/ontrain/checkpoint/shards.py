@@ -55,19 +55,21 @@ def join_parts(shards: Mapping[int, Tensors], partition: Mapping[str, Any]) -> T
         shape, parts = _described(parameter, partition)
         for kind in states:
             name = tensor_name(parameter, kind)
-            pieces = []
-            for rank, start, stop in parts:
-                piece = shards.get(rank, {}).get(name)
-                if piece is None or piece.numel() != stop - start:
-                    raise CheckpointError(
-                        f"{name!r} lacks elements {start} to {stop}",
-                        reason=f"the file of rank {rank} "
-                        + ("has none of it" if piece is None else f"has {piece.numel()} of them"),
-                        way_out="give the files of all processes, of one checkpoint",
-                    )
-                pieces.append(piece.reshape(-1))
+            pieces = [_piece(name, shards.get(rank, {}).get(name), rank, start, stop) for rank, start, stop in parts]
             whole[name] = torch.cat(pieces).reshape(shape)
     return whole
+
+
+def _piece(name: str, tensor: torch.Tensor | None, rank: int, start: int, stop: int) -> torch.Tensor:
+    """The stretch of a tensor that a rank has, in one dimension."""
+    if tensor is None or tensor.numel() != stop - start:
+        count = "none of it" if tensor is None else f"{tensor.numel()} of them"
+        raise CheckpointError(
+            f"{name!r} lacks elements {start} to {stop}",
+            reason=f"the file of rank {rank} has {count}",
+            way_out="give the files of all processes, of one checkpoint",
+        )
+    return tensor.reshape(-1)
 
 
 def _described(parameter: str, partition: Mapping[str, Any]) -> tuple[list[int], list[tuple[int, int, int]]]:

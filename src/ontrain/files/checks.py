@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -320,20 +320,18 @@ def _attribute(attribute: onnx.AttributeProto, text: str, *, classical: bool) ->
     # IR version 3 writers leave the field of a zero or an empty list out.
     if any(f != field for f in filled):
         raise GraphError(f"attribute {name!r} holds {', '.join(filled)} where its type says {field}", node=text)
-    numbers: Sequence[float] = attribute.floats if field == "floats" else [attribute.f] if field == "f" else []
-    if not classical and any(math.isnan(x) for x in numbers):
+    values = getattr(attribute, field) if len(field) > 1 else [getattr(attribute, field)]
+    if not classical and field in ("f", "floats") and any(map(math.isnan, values)):
         raise GraphError(f"attribute {name!r} is not a number", node=text)
-    texts = attribute.strings if field == "strings" else [attribute.s] if field == "s" else []
-    for string in texts:
+    for string in values if field in ("s", "strings") else ():
         try:
             string.decode()
         except UnicodeDecodeError as error:
             raise GraphError(f"attribute {name!r} is no text", node=text, reason=str(error)) from error
-    if name in _LEAST and field in ("i", "ints"):
-        values = attribute.ints if field == "ints" else [attribute.i]
-        if any(not _LEAST[name] <= v <= _LARGEST for v in values):
-            reason = "it must be positive" if _LEAST[name] else "it must not be negative"
-            raise GraphError(f"attribute {name!r} is {list(values)}", node=text, reason=reason)
+    least = _LEAST.get(name) if field in ("i", "ints") else None
+    if least is not None and any(not least <= value <= _LARGEST for value in values):
+        reason = "it must be positive" if least else "it must not be negative"
+        raise GraphError(f"attribute {name!r} is {list(values)}", node=text, reason=reason)
 
 
 def _text(node: onnx.NodeProto) -> str:

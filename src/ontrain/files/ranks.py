@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import onnx
 import onnx.shape_inference
 
+from ontrain.files.inferred_shapes import with_shapes
+
 __all__ = ["infers_rank", "with_types"]
 
 _FEW = 1024
@@ -72,6 +74,6 @@ def _inferred(proto: onnx.ModelProto, outputs: Iterable[onnx.ValueInfoProto]) ->
                 kind.shape.dim.add(dim_value=size)
     graph.output.extend(outputs)
     try:
-        return list(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
-    except (ValueError, RuntimeError, onnx.shape_inference.InferenceError):
+        return list(with_shapes(model).graph.output)
+    except (ValueError, RuntimeError, MemoryError, onnx.shape_inference.InferenceError):
         return None

@@ -45,44 +45,50 @@ def read_proto(
         GraphError: it is no ONNX model, its functions expand beyond all proportion, or its external data is missing,
             short, or outside the model's folder.
     """
-    place = None if folder is None else Path(folder)
-    if isinstance(source, onnx.ModelProto):
-        name, proto = "the model", source
-    elif isinstance(source, bytes):
-        name, proto = "the model", _parse(source, "the model")
-    else:
-        if not isinstance(source, str | os.PathLike):
-            raise OptionError(
-                f"the model is a {type(source).__name__}",
-                way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
-            )
-        path = model_file(source)
-        name, place = path.name, path.parent
-        try:
-            content = read_file(path, _MOST)
-        except OSError as error:
-            raise GraphError(f"{name} cannot be read", reason=str(error), way_out=_OUTSIDE) from error
-        proto = _parse(content, repr(os.fspath(source)))
+    proto, name, place = _opened(source, folder)
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise GraphError(f"{name} holds no graph", way_out="give a file written by onnx.save or an exporter")
     check_expansion(proto, name)
     proto = made_dense(proto, name)
+    contents = contents or {}
     for graph in _graphs(proto.graph):
         for tensor in graph.initializer:
-            if tensor.data_location != onnx.TensorProto.EXTERNAL or tensor.name in brought:
-                continue
-            if not (leaves and graph is proto.graph and _left(tensor, place, name, contents or {})):
-                _read_external(tensor, place, name, contents or {})
+            if _is_elsewhere(tensor, brought) and not (
+                leaves and graph is proto.graph and _left(tensor, place, name, contents)
+            ):
+                _read_external(tensor, place, name, contents)
     for tensor in tensors_of(proto):
-        if tensor.data_location != onnx.TensorProto.EXTERNAL or tensor.name in brought:
-            continue
-        if left_data(tensor) is None:
+        if _is_elsewhere(tensor, brought) and left_data(tensor) is None:
             raise GraphError(
                 f"the constant {tensor.name!r} in {name} lies in a file of its own",
                 reason="only initializers may have external data",
                 way_out="store it in the model with onnx.external_data_helper.convert_model_from_external_data",
             )
     return proto, name
+
+
+def _is_elsewhere(tensor: onnx.TensorProto, brought: Collection[str]) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL and tensor.name not in brought
+
+
+def _opened(source: Source, folder: str | os.PathLike[str] | None) -> tuple[onnx.ModelProto, str, Path | None]:
+    """The message, its name in messages, and where its external data lie."""
+    place = None if folder is None else Path(folder)
+    if isinstance(source, onnx.ModelProto):
+        return source, "the model", place
+    if isinstance(source, bytes):
+        return _parse(source, "the model"), "the model", place
+    if not isinstance(source, str | os.PathLike):
+        raise OptionError(
+            f"the model is a {type(source).__name__}",
+            way_out="give the path of an ONNX file, its bytes, or an onnx.ModelProto",
+        )
+    path = model_file(source)
+    try:
+        content = read_file(path, _MOST)
+    except OSError as error:
+        raise GraphError(f"{path.name} cannot be read", reason=str(error), way_out=_OUTSIDE) from error
+    return _parse(content, repr(os.fspath(source))), path.name, path.parent
 
 
 def _parse(content: bytes, name: str) -> onnx.ModelProto:

@@ -111,26 +111,34 @@ def gather_block_quantized(
     """Gather of a table with a scale and a zero point for each block of an axis; bytes hold `bits` bits a number."""
     rank, packed = len(static_dims(data)), data.dtype == ir.DataType.UINT8
     gathered, blocks = gather_axis % rank, quantize_axis % rank
-    if gathered == blocks:
-        raise NoBodyError("a table that is gathered along its blocks", "use CPUExecutionProvider")
+    along = gathered == blocks
+    if along and packed:
+        raise NoBodyError("a table of packed bytes that is gathered along its blocks", "use CPUExecutionProvider")
     work, index_rank = scales.dtype, len(_dims(indices))
+    owners = _block_of(op, indices, static_dims(data)[gathered], block_size) if along else indices
     if not packed:  # the standard gathers no numbers of four bits
         data = op.Cast(data, to=ir.DataType.INT8)
         zero = zero if zero is None else op.Cast(zero, to=ir.DataType.INT8)
-    parts = [op.Gather(v, indices, axis=gathered) for v in (data, scales)]
-    whole = zero if zero is None else op.Gather(zero, indices, axis=gathered)
-    numbers = unpacked(op, parts[0], bits) if packed else parts[0]
-    numbers = op.Cast(numbers, to=work)
+    rows, scale = op.Gather(data, indices, axis=gathered), op.Gather(scales, owners, axis=gathered)
+    whole = zero if zero is None else op.Gather(zero, owners, axis=gathered)
+    numbers = op.Cast(unpacked(op, rows, bits) if packed else rows, to=work)
     place = blocks + index_rank - 1 if blocks > gathered else blocks
-    size = _dims(numbers)[place]
-    if whole is not None:
-        if packed:  # padded to whole bytes
-            count = _dims(parts[1])[-1]
-            whole = op.Slice(unpacked(op, whole, bits), [0], [count], [-1])
-        numbers = numbers - spread(op, op.Cast(whole, to=work), place, block_size, size)
+    count, size = _dims(scale)[-1], _dims(numbers)[place]
+    if whole is not None and packed:  # padded to whole bytes
+        whole = op.Slice(unpacked(op, whole, bits), [0], [count], [-1])
+    factors = [scale] if whole is None else [scale, op.Cast(whole, to=work)]
+    if not along:
+        factors = [spread(op, v, place, block_size, size) for v in factors]
+    if len(factors) > 1:
+        numbers = numbers - factors[1]
     elif packed:
         numbers = numbers - float(1 << (bits - 1))
-    return numbers * spread(op, parts[1], place, block_size, size)
+    return numbers * factors[0]
+
+
+def _block_of(op: Builder, indices: Value, size: int, block: int) -> Value:
+    """The block of each place of an axis; places count from the end where they are negative."""
+    return op.Div(op.Where(op.Less(indices, 0), op.Add(indices, size), indices), block)
 
 
 def _pieces(op: Builder, packed: Value, bits: int) -> Value:

@@ -95,53 +95,69 @@ def group_query_attention(
         raise refuse("a windowed cache with a bias, without a cache, or without a causal mask")
     number = constant_of(total, "its input total_sequence_length")
     assert number is not None and lengths is not None
-    longest = int(number.reshape(()))
-    if key is None:
-        width = static_dims(query)[2] // (num_heads + 2 * kv_num_heads)
-        sizes = [heads * width for heads in (num_heads, kv_num_heads, kv_num_heads)]
-        query, key, value = op.Split(query, sizes, axis=-1, outputs=3)
-    assert value is not None
-    q, k, v = apart(op, query, num_heads), apart(op, key, kv_num_heads), apart(op, value, kv_num_heads)
+    q, k, v = _heads(op, query, key, value, num_heads, kv_num_heads)
     if q_norm is not None:
         q, k = (op.RMSNormalization(x, w, axis=-1, epsilon=qk_norm_epsilon) for x, w in ((q, q_norm), (k, k_norm)))
-    batch, _, length, width = static_dims(q)
-    before = op.Sub(op.Cast(lengths, to=ir.DataType.INT64), op.const(np.array(length - 1)))
-    if length == longest:  # a prompt: shorter sequences are followed by padding
-        before = op.const(np.zeros(batch, np.int64))
-    before = op.Reshape(before, [batch])
-    own = op.Add(op.Unsqueeze(before, [1]), op.const(np.arange(length)[None]))  # [B, length]
+    batch, _, length, _ = static_dims(q)
+    longest = int(number.reshape(()))
+    before = _before(op, lengths, batch, length, longest)
+    own = op.Add(op.Unsqueeze(before, [1]), op.const(np.arange(length)[None]))  # [B, S]
     if do_rotary:
-        q, k = (
-            op.RotaryEmbedding(x, cosines, sines, own if places is None else places, interleaved=rotary_interleaved)
-            for x in (q, k)
-        )
+        at = own if places is None else places
+        q, k = (op.RotaryEmbedding(x, cosines, sines, at, interleaved=rotary_interleaved) for x in (q, k))
+    pasts = ((past_key, k), (past_value, v))
     if sliding_window_cache:
-        assert past_key is not None and past_value is not None
-        capacity, after = static_dims(past_key)[2], tokens_after(op, lengths, batch)
+        assert past_key is not None
+        after, capacity = tokens_after(op, lengths, batch), static_dims(past_key)[2]
         cache = SlidingCache(before, after, length, capacity, local_window_size)
-        whole = capacity + length
-        k, v = (cache.joined(op, past, new) for past, new in ((past_key, k), (past_value, v)))
+        k, v = (op.Concat(past, new, axis=2) for past, new in pasts)
         caches = [cache.updated(op, x) for x in (k, v)]
         bias = _window(op, own, op.Unsqueeze(cache.positions(op), [1]), query.dtype, local_window_size)
     else:
-        whole = max(longest, static_dims(past_key)[2] if past_key is not None else 0)
-        k, v = (behind(op, past, new, before, whole) for past, new in ((past_key, k), (past_value, v)))
+        whole = max(longest, 0 if past_key is None else static_dims(past_key)[2])
+        k, v = (behind(op, past, new, before, whole) for past, new in pasts)
         caches = [op.Identity(k), op.Identity(v)]
-        keys = op.const(np.arange(whole)[None, None])
-        bias = (
-            _window(op, own, keys, query.dtype, local_window_size) if causal
-            else _short(op, lengths, whole, query.dtype)
-        )  # fmt: skip
+        if causal:
+            bias = _window(op, own, op.const(np.arange(whole)[None, None]), query.dtype, local_window_size)
+        else:
+            bias = _short(op, lengths, whole, query.dtype)
     if attention_bias is not None:
-        missing = whole - static_dims(attention_bias)[-1]
-        bias = bias + (op.Pad(attention_bias, [0] * 7 + [missing]) if missing else attention_bias)
-    groups = num_heads // kv_num_heads
-    wide = [
-        op.Reshape(op.Expand(op.Unsqueeze(x, [2]), [batch, kv_num_heads, groups, whole, width]),
-                   [batch, num_heads, whole, width]) for x in (k, v)
-    ]  # fmt: skip
+        bias = bias + _widened(op, attention_bias, static_dims(k)[2])
     scores = _Scores(scale, softcap, sinks, bool(smooth_softmax))
-    return together(op, scores.attended(op, q, wide[0], wide[1], bias)), caches[0], caches[1]
+    k, v = (_for_each_head(op, x, num_heads) for x in (k, v))
+    return together(op, scores.attended(op, q, k, v, bias)), caches[0], caches[1]
+
+
+def _heads(
+    op: Builder, query: Value, key: Value | None, value: Value | None, num_heads: int, kv_num_heads: int
+) -> list[Value]:
+    """Queries [B, heads, S, width], and the new keys and values of fewer heads; all three may come in `query`."""
+    heads = (num_heads, kv_num_heads, kv_num_heads)
+    if key is None:
+        width = static_dims(query)[2] // sum(heads)
+        query, key, value = op.Split(query, [n * width for n in heads], axis=-1, outputs=3)
+    assert value is not None
+    return [apart(op, x, n) for x, n in zip((query, key, value), heads, strict=True)]
+
+
+def _before(op: Builder, lengths: Value, batch: int, length: int, longest: int) -> Value:
+    """The tokens of each sequence before the `length` new ones, [B]."""
+    if length == longest:  # a prompt: shorter sequences are followed by padding
+        return op.const(np.zeros(batch, np.int64))
+    return op.Reshape(op.Sub(op.Cast(lengths, to=ir.DataType.INT64), op.const(np.array(length - 1))), [batch])
+
+
+def _widened(op: Builder, bias: Value, keys: int) -> Value:
+    """A bias [B, heads, S, K] with zeros for the keys that it does not reach."""
+    missing = keys - static_dims(bias)[-1]
+    return op.Pad(bias, [0] * 7 + [missing]) if missing else bias
+
+
+def _for_each_head(op: Builder, x: Value, num_heads: int) -> Value:
+    """Keys or values [B, few heads, K, width], each once for each query head of its group."""
+    batch, heads, keys, width = static_dims(x)
+    copies = op.Expand(op.Unsqueeze(x, [2]), [batch, heads, num_heads // heads, keys, width])
+    return op.Reshape(copies, [batch, num_heads, keys, width])
 
 
 def behind(op: Builder, past: Value | None, new: Value, before: Value, whole: int) -> Value:

@@ -172,15 +172,23 @@ def decoder_masked_attention(
     k, v = (
         op.TensorScatter(past, new, op.Expand(place, [batch]), axis=2) for past, new in ((past_key, k), (past_value, v))
     )
-    seen = op.LessOrEqual(op.const(np.arange(room)), place)
-    added = op.Where(seen, op.const(0.0, q.dtype), op.const(-math.inf, q.dtype))
-    if mask is not None:
-        over = op.Pad(mask, [0, 0, 0, room - static_dims(mask)[1]], op.const(1, mask.dtype))
-        added = added + mask_bias(op, over, 1, room, 0, mask_filter_value, q.dtype)
-    if attention_bias is not None:
-        added = added + op.Pad(attention_bias, [0] * 7 + [room - static_dims(attention_bias)[-1]])
-    added = op.Expand(added, [1, 1, 1, room]) if len(static_dims(added)) == 1 else added
+    added = _in_buffer(op, place, room, mask, attention_bias, mask_filter_value, q.dtype)
     results = together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
     if not output_qk or taken is None:
         return results
     return *results, op.Slice(_decoder_scores(op, q, k, added, scale), [0], [taken + 1], [3])
+
+
+def _in_buffer(
+    op: Builder, place: Value, room: int, mask: Value | None, attention_bias: Value | None, hidden: float,
+    dtype: ir.DataType,
+) -> Value:  # fmt: skip
+    """What is added to the scores of a buffer of `room` keys, of which those up to `place` count."""
+    seen = op.LessOrEqual(op.const(np.arange(room)), place)
+    added = op.Where(seen, op.const(0.0, dtype), op.const(-math.inf, dtype))
+    if mask is not None:
+        over = op.Pad(mask, [0, 0, 0, room - static_dims(mask)[1]], op.const(1, mask.dtype))
+        added = added + mask_bias(op, over, 1, room, 0, hidden, dtype)
+    if attention_bias is not None:
+        added = added + op.Pad(attention_bias, [0] * 7 + [room - static_dims(attention_bias)[-1]])
+    return op.Expand(added, [1, 1, 1, room]) if len(static_dims(added)) == 1 else added

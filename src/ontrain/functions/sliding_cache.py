@@ -53,19 +53,18 @@ class SlidingCache:
             )
 
     def positions(self, op: Builder) -> Value:
-        """Return which token each key of `joined` is of, [B, C + S]."""
+        """Return which token each key is of, the cached ones before the step's, [B, C + S]."""
         places = op.const(np.arange(self.capacity)[None])
         held = op.Unsqueeze(self._held(op, self.before), [1])
         before = op.Unsqueeze(self.before, [1])
         cached = op.Where(op.Less(places, held), op.Add(places, op.Sub(before, held)), op.const(np.array(_NOWHERE)))
         return op.Concat(cached, op.Add(before, op.const(np.arange(self.length)[None])), axis=1)
 
-    def joined(self, op: Builder, past: Value, new: Value) -> Value:
-        """Return the cached keys [B, heads, C, width] and the step's [B, heads, S, width] in one tensor."""
-        return op.Concat(past, new, axis=2)
-
     def updated(self, op: Builder, joined: Value) -> Value:
-        """Return the cache behind the step, of what `joined` gave; places behind L(T) hold some key."""
+        """Return the cache behind the step; places behind L(T) hold some key.
+
+        `joined` has the cached keys before the step's, [B, heads, C + S, width].
+        """
         batch, heads, keys, width = static_dims(joined)
         held, after = self._held(op, self.before), self._held(op, self.after)
         first = op.Sub(self.after, after)  # the token in the first place

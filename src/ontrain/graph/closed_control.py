@@ -100,15 +100,20 @@ def _loop(replay: Replay, node: ir.Node, inputs: list[ir.Value | None]) -> list[
 
     nexts, stacked = repeat(op, body, trip=trip, cond=cond, carried=states, captured=outer)
     last = dict(zip((*fixed, *changing), (*outer[len(values) :], *nexts), strict=True))
-    finals = [last[i] for i in range(n)]
     for value, use in zip(stacked, node.outputs[n:], strict=False):
-        if value.shape is not None and not value.shape.is_static() and (use.uses() or use.is_graph_output()):
-            raise GraphError(
-                f"a loop stacks {shape_text(value)}, and how often it runs depends on the data",
-                reason="a plan has one shape for each value",
-                way_out="give the loop a constant length, or read only what it hands on",
-            )
-    return [*finals, *stacked]
+        if use.uses() or use.is_graph_output():
+            _check_stacked(value)
+    return [*(last[i] for i in range(n)), *stacked]
+
+
+def _check_stacked(value: ir.Value) -> None:
+    """Refuse what a loop stacks as often as its data say."""
+    if value.shape is not None and not value.shape.is_static():
+        raise GraphError(
+            f"a loop stacks {shape_text(value)}, and how often it runs depends on the data",
+            reason="a plan has one shape for each value",
+            way_out="give the loop a constant length, or read only what it hands on",
+        )
 
 
 @_closes("Scan")

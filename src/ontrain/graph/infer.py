@@ -166,6 +166,27 @@ def _asked(node: ir.Node) -> Sequence[_Answer | None]:
     """What onnx's own inference says."""
     schema = form_of(node)
     assert schema is not None
+    proto, types, data = _as_onnx(node)
+    try:
+        inferred = shape_inference.infer_node_outputs(
+            schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))
+        )
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError,
+            MemoryError, IndexError) as error:  # fmt: skip
+        reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
+        raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
+    answer = [_from_proto(inferred.get(f"o{i}")) for i in range(len(node.outputs))]
+    record = record_of(node)
+    if answer[0] is not None and record.resized is not None and answer[0][1] is not None:
+        answer[0] = answer[0][0], tuple(record.resized(node, answer[0][1]) or answer[0][1])
+    if answer[0] is None and record.like_first and node.inputs and node.inputs[0] is not None:
+        dtype, shape = type_and_shape(node.inputs[0])
+        answer[0] = dtype, _dims(shape) or ()
+    return answer if answer != [None] * len(answer) else _parts(node) or answer
+
+
+def _as_onnx(node: ir.Node) -> tuple[onnx.NodeProto, dict[str, onnx.TypeProto], dict[str, onnx.TensorProto]]:
+    """A node with inputs i0, i1, … and outputs o0, o1, …; its inputs' types, and the values of small constants."""
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
@@ -185,22 +206,7 @@ def _asked(node: ir.Node) -> Sequence[_Answer | None]:
         serde.serialize_reference_attribute(attr) if attr.is_ref() else serde.serialize_attribute(attr)
         for attr in node.attributes.values()
     )
-    try:
-        inferred = shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=_imports(node.domain, max(OPSET, schema.since_version))
-        )
-    except (shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError, TypeError,
-            MemoryError, IndexError) as error:  # fmt: skip
-        reason = str(error).strip().rpartition("\n")[2].strip() or type(error).__name__
-        raise GraphError("the inputs do not fit the operator", node=describe(node), reason=reason) from error
-    answer = [_from_proto(inferred.get(f"o{i}")) for i in range(len(node.outputs))]
-    first, record = node.inputs[0] if node.inputs else None, record_of(node)
-    if answer[0] is not None and record.resized is not None and answer[0][1] is not None:
-        answer[0] = answer[0][0], tuple(record.resized(node, answer[0][1]) or answer[0][1])
-    if answer[0] is None and record.like_first and first is not None:
-        dtype, shape = type_and_shape(first)
-        answer[0] = dtype, _dims(shape) or ()
-    return answer if answer != [None] * len(answer) else _parts(node) or answer
+    return proto, types, data
 
 
 def _parts(node: ir.Node) -> list[_Answer | None] | None:

@@ -33,7 +33,7 @@ from ontrain.inference.whole_graph import WholeGraph
 from ontrain.limits import TooLargeError
 from ontrain.locks import Lock
 from ontrain.passes import Padding, PassReport, Serving
-from ontrain.providers import Executable, StateSpec, get_provider
+from ontrain.providers import Executable, ExecutionProvider, State, StateSpec, get_provider
 from ontrain.session import FILE, PLANS, Plan, Planner, Recent, Signature, check_feeds, explained
 
 __all__ = ["GraphSession"]
@@ -53,6 +53,7 @@ class GraphSession:
 
     Attributes:
         device: where feeds and results are.
+        may_hand_over: whether onnxruntime may run the whole model in the provider's place.
 
     Args:
         source: a path, the file's bytes, or a message.
@@ -89,14 +90,7 @@ class GraphSession:
         else:
             filed, model, self._reports = self._optimisation.load(filed, model)
         self._filed = filed
-        self._state = self._provider.create_state(
-            [
-                StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.CONSTANT)
-                for n, t in filed.initial.items()
-            ]
-        )
-        for name in [*filed.initial]:
-            self._state[name] = filed.initial.pop(name)  # the file's own bytes go as soon as they are copied
+        self._state = _loaded(self._provider, filed)
         self._seed, self._runs = _seed(filed.raw), itertools.count()
         self._signatures: Recent[Hashable, Signature] = Recent(PLANS)
         self._latest: tuple[_Kinds, Plan[Executable], bool] | None = None
@@ -105,12 +99,10 @@ class GraphSession:
         padding = self._options.get("padding", "computed")
         serving = Serving(padding=padding) if provider in _SERVING and not derives else None
         compiler = functools.partial(self._provider.compile, state=self._state)
-        self._planner: Planner[Executable] = Planner(
-            self._provider, compiler, self.device, counts_rows=serving is not None
-        )
+        self._planner = Planner(self._provider, compiler, self.device, counts_rows=serving is not None)
         capabilities = self._provider.capabilities
-        whole = capabilities.joins and padding == "computed"
-        self._short = ShortWays(capabilities.at_once, SmallModel.of(proto) if whole else None)
+        self.may_hand_over = capabilities.joins and padding == "computed"
+        self._short = ShortWays(capabilities.at_once, SmallModel.of(proto) if self.may_hand_over else None)
         fed = [value for value in proto.graph.input if value.name in filed.input_names]
         self._inputs = [node_arg_of(value) for value in fed]
         self._narrow: dict[str, ir.DataType] = {}
@@ -319,6 +311,17 @@ def _checked(provider: str, options: Mapping[str, object]) -> dict[str, Any]:
             f"padding is {chosen['padding']!r}", way_out=f"choose one of {', '.join(map(repr, get_args(Padding)))}"
         )
     return chosen
+
+
+def _loaded(provider: ExecutionProvider, filed: FiledModel) -> State:
+    """A file's weights in the provider's memory; the file's own bytes go as soon as they are copied."""
+    initial = filed.initial
+    state = provider.create_state(
+        [StateSpec(n, tuple(t.shape), from_torch_dtype(t.dtype), StateKind.CONSTANT) for n, t in initial.items()]
+    )
+    for name in [*initial]:
+        state[name] = initial.pop(name)
+    return state
 
 
 def _seed(model: ir.Model) -> int:

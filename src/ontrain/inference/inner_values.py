@@ -103,13 +103,9 @@ def without_scalars(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _forget_names(graph: onnx.GraphProto) -> None:
     """Take away the names of sizes of all values but the inputs of the main graph."""
-    for value in (*graph.value_info, *graph.output):
+    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    for value in (*graph.value_info, *graph.output, *(value for body in inner for value in body.input)):
         for dim in value.type.tensor_type.shape.dim:
             dim.ClearField("dim_param")
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                for value in attribute.g.input:
-                    for dim in value.type.tensor_type.shape.dim:
-                        dim.ClearField("dim_param")
-                _forget_names(attribute.g)
+    for body in inner:
+        _forget_names(body)

@@ -96,9 +96,7 @@ class OwnSession:
                 return arrays
         results = self._runs.run(output_names, adapted(input_feed, run_options), run_options)
         arrays = [self.array(result) for result in results]
-        if plain:
-            self._runs.compare(output_names, input_feed, arrays)
-        return arrays
+        return self._runs.compare(output_names, input_feed, arrays) if plain else arrays
 
     def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[torch.Tensor]:
         """See `InferenceSession.run_tensors`."""

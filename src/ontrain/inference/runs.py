@@ -15,6 +15,7 @@ from ontrain.inference.descriptions import node_arg_of
 from ontrain.inference.error_classes import of_a_run
 from ontrain.inference.fed_tensors import fed_input, fed_tensor
 from ontrain.inference.graph_inference import GraphSession
+from ontrain.inference.handed_over import HandedOver
 from ontrain.inference.inner_values import exposed, overridable, told_apart, without_scalars
 from ontrain.inference.optimisation import Optimisation
 from ontrain.inference.trace import Trace
@@ -46,7 +47,9 @@ class Runs:
         opened: Callable[[onnx.ModelProto, Optimisation], GraphSession], optimisation: Optimisation, trace: Trace,
         provider: str,
     ) -> None:  # fmt: skip
+        handed_over = HandedOver.of(proto, read)
         self.session = opened(proto, optimisation)
+        self._handed_over = handed_over if self.session.may_hand_over else None
         self.overridable = [node_arg_of(value) for value in overridable(proto)]
         self._read, self._opened, self._trace, self._provider = read, opened, trace, provider
         self._unsaved = dataclasses.replace(optimisation, path="")
@@ -82,11 +85,19 @@ class Runs:
 
     def at_once(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Run on plain arrays like the last ones by the shortest way; None where there is none."""
-        return None if self._trace.records else self.session.at_once(output_names, feeds)
+        if self._trace.records:
+            return None
+        other = self._handed_over
+        if other is None:
+            return self.session.at_once(output_names, feeds)
+        if other.outrun:
+            return other.run(output_names, feeds) or self.session.at_once(output_names, feeds)
+        return self.session.at_once(output_names, feeds) or other.run(output_names, feeds)
 
-    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:
-        """See `GraphSession.compare`."""
+    def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: list[Any]) -> list[Any]:
+        """Compare the results of a run with those of shorter ways, and return those that the run is to have."""
         self.session.compare(output_names, feeds, results)
+        return results if self._handed_over is None else self._handed_over.compare(output_names, feeds, results)
 
     def tensor(self, name: str, value: Any) -> torch.Tensor:
         """Return a value for an input as a tensor on the provider's device, sharing memory where that can be."""

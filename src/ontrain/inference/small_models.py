@@ -19,10 +19,10 @@ import onnx_ir as ir
 from ontrain.files import suspect, tensors_of
 from ontrain.inference.guarded import guarded
 from ontrain.inference.lending import Changes
-from ontrain.operators import OPERATORS, Chance, Stock
+from ontrain.operators import OPERATORS, Chance, Operator, Stock
 from ontrain.stock import stock
 
-__all__ = ["SmallModel", "computes", "equal_results", "opened"]
+__all__ = ["SmallModel", "computes", "equal_results", "nodes_of", "opened", "recorded"]
 
 _BYTES = 4 << 20
 """Of a small model."""
@@ -34,7 +34,7 @@ _COMPARED = 2
 """Runs whose results are compared."""
 _HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 """Of weights whose products onnxruntime adds up in float32, and rounds later than ontrain."""
-_COMPUTED = (Stock.KERNEL, Stock.COMPARED)
+_COMPUTED = (Stock.KERNEL, Stock.BODY, Stock.COMPARED)
 
 
 class SmallModel:
@@ -60,7 +60,7 @@ class SmallModel:
         if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in graph.initializer):
             return None
         # Measuring a file writes it out, which takes longer than all the rest.
-        if not all(map(computes, _nodes(graph))) or _is_larger(proto, _BYTES):
+        if not all(map(computes, nodes_of(graph))) or _is_larger(proto, _BYTES):
             return None
         inputs = [value.type for value in graph.input]
         return cls(proto) if all(kind.tensor_type.elem_type for kind in inputs) else None
@@ -113,23 +113,28 @@ def _is_larger(proto: onnx.ModelProto, size: int) -> bool:
     return bool(sum(math.prod(tensor.dims) for tensor in tensors_of(proto)) > size or proto.ByteSize() > size)
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph, and of those inside it."""
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph, and of those inside it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+                yield from nodes_of(attribute.g)
+
+
+def recorded(node: onnx.NodeProto | ir.Node) -> Operator | None:
+    """Return what is known of a node's operator; a file may write out the name of the standard's domain."""
+    return OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
 
 
 def computes(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether onnxruntime has the operator, and computes the same at each run."""
-    record = OPERATORS.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    record = recorded(node)
     return record is not None and record.stock in _COMPUTED and record.chance is Chance.NEVER
 
 
-def opened(model: bytes) -> Any:
-    """Return a session of a model that runs on the calling thread, with the guards that onnxruntime needs.
+def opened(model: bytes, threads: int = 1) -> Any:
+    """Return a session of a model that runs on so many threads, with the guards that onnxruntime needs.
 
     Raises:
         GraphError: a division or a loop cannot be guarded.
@@ -139,7 +144,11 @@ def opened(model: bytes) -> Any:
     if content is not None:
         source, changes = guarded(source, content, None)
     options = stock().SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    # Threads that wait for work at full speed would take the cores from PyTorch's.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Weights of few bits are multiplied with what is fed as it is, not rounded to eight bits.
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     if changes.plain:
         options.graph_optimization_level = stock().GraphOptimizationLevel.ORT_DISABLE_ALL
     return stock().InferenceSession(source, options, providers=["CPUExecutionProvider"])

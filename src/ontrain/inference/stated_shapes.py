@@ -7,6 +7,7 @@ from typing import Any
 import onnx
 
 from ontrain.errors import GraphError
+from ontrain.files import with_shapes
 from ontrain.inference.options import config_entry
 
 __all__ = ["STRICT", "check_stated_shapes"]
@@ -36,7 +37,7 @@ def check_stated_shapes(model: onnx.ModelProto, options: Any) -> None:
         if len(tensor.raw_data) > _SMALL:
             tensor.ClearField("raw_data")
     try:
-        onnx.shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+        with_shapes(light, strict=True)
     except onnx.shape_inference.InferenceError as error:
         raise GraphError(
             "the model's stated shapes contradict its operators",

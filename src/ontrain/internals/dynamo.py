@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from ontrain.internals.access import of, private
+from ontrain.internals.access import private, version_of
 
 __all__ = ["NOTES", "is_checkpoint", "is_data", "is_number", "is_resident", "is_written"]
 
@@ -34,7 +34,7 @@ def is_number(node: fx.Node) -> bool:
 def is_written(node: fx.Node) -> bool:
     """Whether the graph writes to an input, or to a tensor that shares its memory: its trace began at version 0."""
     value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and of("torch.Tensor._version", value) > 0
+    return isinstance(value, torch.Tensor) and version_of(value) > 0
 
 
 def is_checkpoint(node: fx.Node) -> bool:

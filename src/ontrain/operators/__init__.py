@@ -73,6 +73,7 @@ from ontrain.operators.record import (
     Evaluator,
     Indexes,
     Operator,
+    Outrun as Outrun,
     Precision,
     Rows,
     Smallest,

@@ -49,6 +49,7 @@ def _other_angles(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
 define(
     "Attention",
     misfit=_other_heads,
+    stock=Stock.COMPARED,
     choices={"softmax_precision": (1, 10, 11, 16), "qk_matmul_output_mode": (0, 1, 2, 3)},
     least={"softcap": 0},
 )
@@ -89,7 +90,13 @@ def attention(
     return grads[: len(op.inputs)]
 
 
-define("RotaryEmbedding", misfit=_other_angles, choices={"interleaved": SWITCH}, least={"rotary_embedding_dim": 0})
+define(
+    "RotaryEmbedding",
+    misfit=_other_angles,
+    choices={"interleaved": SWITCH},
+    least={"rotary_embedding_dim": 0},
+    stock=Stock.COMPARED,
+)
 
 
 @gradient("RotaryEmbedding")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ontrain.operators.pooling import wide_pads
-from ontrain.operators.record import AUTO_PAD, DIRECTION, SWITCH, Stock, define
+from ontrain.operators.record import AUTO_PAD, DIRECTION, SWITCH, Outrun, Stock, define
 
 __all__: list[str] = []
 
@@ -38,24 +38,32 @@ def _empty_window(node: ir.Node) -> str:
     return "its local_window_size is 0" if node.attributes.get_int("local_window_size", -1) == 0 else ""
 
 
-define("Attention", domain=MICROSOFT, in_encoders=True, mask=3, choices={"unidirectional": SWITCH}, least=_HEADS)
+define(
+    "Attention",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    in_encoders=True,
+    mask=3,
+    choices={"unidirectional": SWITCH},
+    least=_HEADS,
+)
 define("BeamSearch", domain=MICROSOFT, searches=(0, 1, 2), no_gradient=_CHOSEN)
-define("BiasGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
+define("BiasGelu", domain=MICROSOFT, stock=Stock.COMPARED, marks_gelu=True, in_encoders=True)
 define("BiasSplitGelu", domain=MICROSOFT)
 define("CDist", domain=MICROSOFT)
-define("CausalConvWithState", domain=MICROSOFT)
+define("CausalConvWithState", domain=MICROSOFT, stock=Stock.COMPARED)
 define("CropAndResize", domain=MICROSOFT, settings=(3,), choices={"mode": ("bilinear", "nearest")})
-define("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, least=_HEADS)
-define("DequantizeLinear", domain=MICROSOFT)
-define("DynamicQuantizeLSTM", domain=MICROSOFT, choices=DIRECTION)
-define("DynamicQuantizeMatMul", domain=MICROSOFT)
-define("EmbedLayerNormalization", domain=MICROSOFT, in_encoders=True, least={"epsilon": 0})
+define("DecoderMaskedMultiHeadAttention", domain=MICROSOFT, stock=Stock.COMPARED, least=_HEADS)
+define("DequantizeLinear", domain=MICROSOFT, stock=Stock.COMPARED)
+define("DynamicQuantizeLSTM", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES, choices=DIRECTION)
+define("DynamicQuantizeMatMul", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
+define("EmbedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, in_encoders=True, least={"epsilon": 0})
 define("ExpandDims", domain=MICROSOFT, settings=(1,))
-define("FastGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
+define("FastGelu", domain=MICROSOFT, stock=Stock.COMPARED, marks_gelu=True, in_encoders=True)
 define("FusedConv", domain=MICROSOFT, convolves=True, stock=Stock.BODY, choices=AUTO_PAD)
 define("FusedGemm", domain=MICROSOFT, in_encoders=True, stock=Stock.BODY)
 define("FusedMatMul", domain=MICROSOFT, in_encoders=True, stock=Stock.KERNEL)
-define("GatherBlockQuantized", domain=MICROSOFT, choices={"bits": (2, 4, 8)}, fault=_odd_blocks)
+define("GatherBlockQuantized", domain=MICROSOFT, stock=Stock.COMPARED, choices={"bits": (2, 4, 8)}, fault=_odd_blocks)
 define("GatherND", domain=MICROSOFT)
 define("Gelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True, stock=Stock.KERNEL)
 define("GreedySearch", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
@@ -68,6 +76,8 @@ define("GroupNorm", domain=MICROSOFT)
 define(
     "GroupQueryAttention",
     domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
     settings=(6,),
     choices={
         "do_rotary": SWITCH,
@@ -82,46 +92,89 @@ define(
     fault=_empty_window,
 )
 define("Inverse", domain=MICROSOFT, singular=True)
-define("LinearAttention", domain=MICROSOFT)
+define("LinearAttention", domain=MICROSOFT, stock=Stock.COMPARED)
 define(
-    "MatMulBnb4", domain=MICROSOFT, choices={"quant_type": (0, 1)}, least={"N": 1, "block_size": 16}, fault=_odd_blocks
+    "MatMulBnb4",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
+    choices={"quant_type": (0, 1)},
+    least={"N": 1, "block_size": 16},
+    fault=_odd_blocks,
 )
-define("MatMulIntegerToFloat", domain=MICROSOFT)
-define("MatMulNBits", domain=MICROSOFT, choices={"bits": (2, 4, 8)}, least={"N": 1, "K": 1})
-define("MoE", domain=MICROSOFT, choices=_EXPERTS, least={"k": 1})
+define("MatMulIntegerToFloat", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.ALIKE)
 define(
-    "MultiHeadAttention", domain=MICROSOFT, in_encoders=True, mask=4, choices={"unidirectional": SWITCH}, least=_HEADS
+    "MatMulNBits",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
+    choices={"bits": (2, 4, 8)},
+    least={"N": 1, "K": 1},
+)
+define("MoE", domain=MICROSOFT, stock=Stock.COMPARED, choices=_EXPERTS, least={"k": 1})
+define(
+    "MultiHeadAttention",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    in_encoders=True,
+    mask=4,
+    choices={"unidirectional": SWITCH},
+    least=_HEADS,
 )
 define("MurmurHash3", domain=MICROSOFT, no_gradient="its results are whole numbers")
 define("NhwcMaxPool", domain=MICROSOFT, choices=AUTO_PAD, fault=wide_pads)
 define("Pad", domain=MICROSOFT, settings=(1,))
-define("QAttention", domain=MICROSOFT, choices={"unidirectional": SWITCH}, least=_HEADS)
-define("QEmbedLayerNormalization", domain=MICROSOFT, least={"epsilon": 0})
-define("QMoE", domain=MICROSOFT, choices={**_EXPERTS, **_BITS}, least={"k": 1, "block_size": 0}, fault=_odd_blocks)
-define("QGemm", domain=MICROSOFT)
+define(
+    "QAttention",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.BUT_TIES,
+    choices={"unidirectional": SWITCH},
+    least=_HEADS,
+)
+define("QEmbedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES, least={"epsilon": 0})
+define(
+    "QMoE",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.ALIKE,
+    choices={**_EXPERTS, **_BITS},
+    least={"k": 1, "block_size": 0},
+    fault=_odd_blocks,
+)
+define("QGemm", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
 define("QLinearAdd", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearAveragePool", domain=MICROSOFT, stock=Stock.KERNEL, choices=AUTO_PAD, fault=wide_pads)
 define("QLinearConcat", domain=MICROSOFT, stock=Stock.KERNEL)
-define("QLinearConv", domain=MICROSOFT, choices={**AUTO_PAD, "channels_last": SWITCH})
+define(
+    "QLinearConv",
+    domain=MICROSOFT,
+    stock=Stock.COMPARED,
+    outrun=Outrun.BUT_TIES,
+    choices={**AUTO_PAD, "channels_last": SWITCH},
+)
 define("QLinearGlobalAveragePool", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearLeakyRelu", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearMul", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearSigmoid", domain=MICROSOFT, stock=Stock.KERNEL)
 define("QLinearSoftmax", domain=MICROSOFT, stock=Stock.KERNEL)
-define("QLinearWhere", domain=MICROSOFT)
-define("QuantizeLinear", domain=MICROSOFT)
-define("QuickGelu", domain=MICROSOFT, marks_gelu=True, in_encoders=True)
+define("QLinearWhere", domain=MICROSOFT, stock=Stock.COMPARED)
+define("QuantizeLinear", domain=MICROSOFT, stock=Stock.COMPARED, outrun=Outrun.BUT_TIES)
+define("QuickGelu", domain=MICROSOFT, stock=Stock.COMPARED, marks_gelu=True, in_encoders=True)
 define("Range", domain=MICROSOFT, settings=(0, 1, 2))
 define(
     "RotaryEmbedding",
     domain=MICROSOFT,
+    stock=Stock.COMPARED,
     choices={"interleaved": SWITCH},
     least={"rotary_embedding_dim": 0},
     fault=_unknown_heads,
 )
 define("Sampling", domain=MICROSOFT, searches=(0,), no_gradient=_CHOSEN)
-define("SkipLayerNormalization", domain=MICROSOFT, in_encoders=True, least={"epsilon": 0})
-define("SkipSimplifiedLayerNormalization", domain=MICROSOFT, in_encoders=True, least={"epsilon": 0})
+define("SkipLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, in_encoders=True, least={"epsilon": 0})
+define(
+    "SkipSimplifiedLayerNormalization", domain=MICROSOFT, stock=Stock.COMPARED, in_encoders=True, least={"epsilon": 0}
+)
 define("SparseAttention", domain=MICROSOFT, settings=(5, 6, 7), least=_HEADS)
 define("Tokenizer", domain=MICROSOFT, no_gradient="it works on strings")
 define("TransposeMatMul", domain=MICROSOFT)

@@ -23,7 +23,7 @@ def _per_channel(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[t
             yield shapes[0][1], shape[0]
 
 
-define("SimplifiedLayerNormalization", evaluator=Evaluator.LACKS)
+define("SimplifiedLayerNormalization", evaluator=Evaluator.LACKS, stock=Stock.COMPARED)
 define("BatchNormalizationGrad", domain=DOMAIN)
 define("GroupNormalizationGrad", domain=DOMAIN)
 define("LayerNormalizationGrad", domain=DOMAIN)

@@ -29,6 +29,7 @@ __all__ = [
     "Evaluator",
     "Indexes",
     "Operator",
+    "Outrun",
     "Precision",
     "Rows",
     "SWITCH",
@@ -133,6 +134,14 @@ class Stock(Enum):
     COMPARED = "by a kernel of its own that in some forms gives something else: where its results were compared"
 
 
+class Outrun(Enum):
+    """Whether onnxruntime's kernel takes a fraction of the time of what ontrain has in its place."""
+
+    NO = "no, or nobody measured"
+    ALIKE = "yes, and gives the same numbers"
+    BUT_TIES = "yes, and may round numbers midway between two whole ones to the other one"
+
+
 Shape = tuple[int, ...]
 Size = int | str | None
 """A dimension of a shape: a number, a name, or unknown."""
@@ -228,6 +237,8 @@ class Operator:
         resized: the shape of its result, given what onnx's inference says of it, where that is known to be otherwise.
         singular: of usual finite numbers it may make infinities or NaN, as a division by zero does.
         stock: whether onnxruntime computes it, so that small nodes of it may run there.
+        outrun: whether onnxruntime's kernel takes a fraction of the time of what ontrain has in its place, as those
+            that multiply numbers of few bits or attend to a cache in one go.
     """
 
     name: str
@@ -282,6 +293,7 @@ class Operator:
     singular: bool = False
     resized: Resized | None = None
     stock: Stock = Stock.NO
+    outrun: Outrun = Outrun.NO
 
     @property
     def is_view(self) -> bool:

@@ -25,22 +25,22 @@ def _call(op: Op, name: str, x: Value) -> Value:
     return op.composite(name, x)
 
 
-def _over_x(op: Op, y: Value, x: Value, at_zero: float) -> Value:
-    """y / x, and its limit where x is zero."""
+def _over_x(op: Op, y: Value, x: Value) -> Value:
+    """y / x, and ½ where x is zero, the limit of I₁(x)/x and J₁(x)/x."""
     zero = op.Equal(x, op.const(0.0, x.dtype))
-    return op.Where(zero, op.const(at_zero, x.dtype), y / op.Where(zero, op.const(1.0, x.dtype), x))
+    return op.Where(zero, op.const(0.5, x.dtype), y / op.Where(zero, op.const(1.0, x.dtype), x))
 
 
 elementwise("BesselI0", lambda op, x, y: _call(op, "BesselI1", x), domain=DOMAIN)
 elementwise("BesselI0e", lambda op, x, y: _call(op, "BesselI1e", x) - op.Sign(x) * y, domain=DOMAIN)
-elementwise("BesselI1", lambda op, x, y: _call(op, "BesselI0", x) - _over_x(op, y, x, 0.5), domain=DOMAIN)
+elementwise("BesselI1", lambda op, x, y: _call(op, "BesselI0", x) - _over_x(op, y, x), domain=DOMAIN)
 elementwise(
     "BesselI1e",
-    lambda op, x, y: _call(op, "BesselI0e", x) - op.Sign(x) * y - _over_x(op, y, x, 0.5),
+    lambda op, x, y: _call(op, "BesselI0e", x) - op.Sign(x) * y - _over_x(op, y, x),
     domain=DOMAIN,
 )
 elementwise("BesselJ0", lambda op, x, y: -_call(op, "BesselJ1", x), domain=DOMAIN)
-elementwise("BesselJ1", lambda op, x, y: _call(op, "BesselJ0", x) - _over_x(op, y, x, 0.5), domain=DOMAIN)
+elementwise("BesselJ1", lambda op, x, y: _call(op, "BesselJ0", x) - _over_x(op, y, x), domain=DOMAIN)
 elementwise("BesselY0", lambda op, x, y: -_call(op, "BesselY1", x), domain=DOMAIN)
 elementwise("BesselY1", lambda op, x, y: _call(op, "BesselY0", x) - y / x, domain=DOMAIN)
 elementwise("BesselK0", lambda op, x, y: -_call(op, "BesselK1", x), domain=DOMAIN)

@@ -236,6 +236,18 @@ _PLAIN = frozenset({"kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "sca
 """Attributes that the composite expresses; any other has to be zero."""
 
 
+def _additive(op: Builder, mask: ir.Value | None, q: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
+    """A mask as finite summands of the scores, and 0 for each row of q that sees no key; None where there is none."""
+    dtype = q.dtype
+    assert dtype is not None
+    if mask is not None and mask.dtype == ir.DataType.BOOL:
+        seen = op.ReduceMax(op.Cast(mask, to=dtype), np.array([-1]), keepdims=1)
+        return op.Where(mask, op.const(0.0, dtype), op.const(-1e30, dtype)), seen
+    if mask is not None and not _is_finite(mask):
+        return _limited(op, mask)
+    return mask, None
+
+
 def _of_standard(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
     """The composite for an Attention of the standard that has as many keys' heads as queries', and no past."""
     if node.domain or node.op_type != "Attention" or len(node.outputs) != 1 or len(inputs) > 4:
@@ -258,12 +270,7 @@ def _of_standard(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> l
     if not _fits(q, turned, v, mask):
         left_alone("it is of another rank, or batches or heads broadcast")
         return None
-    seen: ir.Value | None = None
-    if mask is not None and mask.dtype == ir.DataType.BOOL:
-        seen = op.ReduceMax(op.Cast(mask, to=q.dtype), np.array([-1]), keepdims=1)
-        mask = op.Where(mask, op.const(0.0, q.dtype), op.const(-1e30, q.dtype))
-    elif mask is not None and not _is_finite(mask):
-        mask, seen = _limited(op, mask)
+    mask, seen = _additive(op, mask, q)
     scale = attributes.get("scale") or 1 / math.sqrt(static_dims(q)[-1])
     y, _, _ = op.composite("Attention", q, k, v, _with_axes(op, mask), scale=float(scale), outputs=3)
     if seen is not None:

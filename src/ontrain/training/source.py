@@ -11,7 +11,7 @@ import torch
 
 from ontrain.capture import refuse_scripted
 from ontrain.errors import OptionError, nearest
-from ontrain.internals import of, tensor_of
+from ontrain.internals import tensor_of, version_of
 from ontrain.session import TrainingSession
 from ontrain.training.following import Following, check_apart, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
@@ -246,7 +246,7 @@ class ModuleSource:
 
 def _version(tensor: torch.Tensor) -> tuple[int, int]:
     """Changes when a tensor is written to, or is given other memory."""
-    return tensor.data_ptr(), of("torch.Tensor._version", tensor)
+    return tensor.data_ptr(), version_of(tensor)
 
 
 def _give(session: TrainingSession, name: str, tensor: torch.Tensor) -> None:

@@ -263,19 +263,23 @@ def _load_parts(parts: Mapping[str, Stateful], state: Mapping[str, object]) -> N
     try:
         for name, part in parts.items():
             if name in state:
-                values = state[name]
-                if not isinstance(values, Mapping):
-                    raise TypeError(f"{name!r} is a {type(values).__name__}")
-                for key, value in values.items():
-                    if not _alike(before[name].get(key), value):
-                        raise CheckpointError(f"{name}.{key} of the state is {value!r}, here {before[name][key]!r}")
-                part.load_state_dict(dict(values))
+                part.load_state_dict(_checked_values(name, before[name], state[name]))
     except (CheckpointError, AttributeError, KeyError, TypeError, ValueError) as error:
         for name, part in parts.items():
             part.load_state_dict(before[name])
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError("the state of loss scaler or scheduler does not fit", reason=repr(error)) from error
+
+
+def _checked_values(name: str, present: Mapping[str, object], values: object) -> dict[str, Any]:
+    """The state of a scaler or scheduler, if its values are of the kinds of the present ones."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{name!r} is a {type(values).__name__}")
+    for key, value in values.items():
+        if not _alike(present.get(key), value):
+            raise CheckpointError(f"{name}.{key} of the state is {value!r}, here {present[key]!r}")
+    return dict(values)
 
 
 def _alike(present: object, value: object) -> bool:
@@ -288,6 +292,22 @@ def _alike(present: object, value: object) -> bool:
     return True
 
 
+def _misfit(value: object, present: torch.Tensor) -> str | None:
+    """Why a value cannot take the place of a tensor."""
+    if not isinstance(value, torch.Tensor | np.ndarray):
+        return f"is a {type(value).__name__}, and no tensor"
+    tensor = tensor_of(value)
+    if tensor.shape != present.shape:
+        return f"has shape {list(tensor.shape)}, the model's is {list(present.shape)}"
+    if tensor.is_meta:
+        return "is on the device meta, where tensors have no values"
+    if tensor.layout is not torch.strided:
+        return f"has the layout {tensor.layout}: convert it with .to_dense()"
+    if tensor.dtype.is_floating_point != present.dtype.is_floating_point:
+        return f"has dtype {tensor.dtype}, the model's is {present.dtype}"
+    return None
+
+
 def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str, object], strict: bool) -> Tensors:
     """What is given of the wanted tensors, once all names, shapes and kinds of numbers are found right."""
     taken: Tensors = {}
@@ -298,20 +318,10 @@ def _checked(what: str, wanted: Mapping[str, torch.Tensor], values: Mapping[str,
                 near = f" (nearest: {nearest(str(name), wanted, 1)})" if len(problems) < _TOLD else ""
                 problems.append(f"unexpected {what} {name!r}{near}")
             continue
-        if not isinstance(value, torch.Tensor | np.ndarray):
-            problems.append(f"{what} {name!r} is a {type(value).__name__}, and no tensor")
-            continue
-        tensor, present = tensor_of(value), wanted[name]
-        if tensor.shape != present.shape:
-            problems.append(f"{what} {name!r} has shape {list(tensor.shape)}, the model's is {list(present.shape)}")
-        elif tensor.is_meta:
-            problems.append(f"{what} {name!r} is on the device meta, where tensors have no values")
-        elif tensor.layout is not torch.strided:
-            problems.append(f"{what} {name!r} has the layout {tensor.layout}: convert it with .to_dense()")
-        elif tensor.dtype.is_floating_point != present.dtype.is_floating_point:
-            problems.append(f"{what} {name!r} has dtype {tensor.dtype}, the model's is {present.dtype}")
+        if (problem := _misfit(value, wanted[name])) is not None:
+            problems.append(f"{what} {name!r} {problem}")
         else:
-            taken[name] = tensor.to(present.dtype)
+            taken[name] = tensor_of(value).to(wanted[name].dtype)
     if wanted and values and not set(wanted) & set(values):
         problems.append(f"no {what} of the model is in it")
     if problems:

@@ -47,9 +47,7 @@ MUTANTS = [
         "small = op.Less(op.Abs(x), op.cast(-1, op.dtype))",
         OPERATORS,
     ),
-    mutant(
-        "capture/aten/attention.py", "scale = 1 / math.sqrt(width)", "scale = 1 / width", OPERATORS, "normalization"
-    ),
+    mutant("capture/aten/attention.py", "return 1 / math.sqrt(width)", "return 1 / width", OPERATORS, "normalization"),
     mutant(
         "capture/aten/attention.py",
         "op.Where(op.Less(rows, columns), op.cast(_lowest(dtype), dtype)",

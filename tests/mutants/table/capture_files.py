@@ -21,14 +21,14 @@ MUTANTS = [
     ),
     mutant(
         "files/checks.py",
-        "if any(not _LEAST[name] <= v <= _LARGEST for v in values):",
-        "if any(not 0 <= v <= _LARGEST for v in values):",
+        "any(not least <= value <= _LARGEST for value in values):",
+        "any(not 0 <= value <= _LARGEST for value in values):",
         HOSTILE,
         "damage or positive",
     ),
     mutant(
         "files/checks.py",
-        "if not classical and any(math.isnan(x) for x in numbers):",
+        'if not classical and field in ("f", "floats") and any(map(math.isnan, values)):',
         "if False:",
         HOSTILE,
         "damage or positive",

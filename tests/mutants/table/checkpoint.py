@@ -34,6 +34,8 @@ MUTANTS = [
     mutant("checkpoint/folder.py", "shutil.rmtree(_partial(folder), ignore_errors=True)", "pass", FOLDER),
     mutant("checkpoint/manifest.py", "path = folder / Path(name).name", "path = folder / name", FOLDER, "elsewhere"),
     mutant("checkpoint/manifest.py", 'if content.get("format") != FORMAT:', "if False:", FOLDER),
-    mutant("checkpoint/shards.py", "if piece is None or piece.numel() != stop - start:", "if piece is None:", SHARDS),
+    mutant(
+        "checkpoint/shards.py", "if tensor is None or tensor.numel() != stop - start:", "if tensor is None:", SHARDS
+    ),
     mutant("checkpoint/shards.py", "if not fits or ends[-1] != math.prod(shape):", "if not fits:", SHARDS),
 ]

@@ -8,10 +8,10 @@ COMMAND, COMPARE = "cli/test_command.py", "cli/test_compare_and_env.py"
 TRAINER, SUPPLEMENT = "capi/test_ort_trainer.py", "capi/test_ort_supplement.py"
 
 MUTANTS = [
-    mutant("cli/app.py", "if not report.trainable:\n        raise typer.Exit(UNFIT)", "", COMMAND, "blocks or named"),
     mutant(
-        "cli/app.py", "raise SystemExit(WRONG_USAGE) from None", "raise SystemExit(UNFIT) from None", COMMAND, "wrong"
+        "cli/check.py", "if not report.trainable:\n        raise typer.Exit(_UNFIT)", "", COMMAND, "blocks or named"
     ),
+    mutant("cli/app.py", "raise SystemExit(_WRONG_USAGE) from None", "raise SystemExit(1) from None", COMMAND, "wrong"),
     mutant("cli/manual.py", "if not name or not size.isdecimal():", "if not name:", COMMAND, "wrong"),
     mutant("cli/compare.py", "if comparison.differences:\n        raise typer.Exit(_DIFFERS)", "", COMPARE),
     mutant(

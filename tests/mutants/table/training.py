@@ -131,7 +131,7 @@ MUTANTS = [
     ),
     mutant(
         "training/ortmodule/watch.py",
-        "if self._held and _written(self._held) != self._versions:",
+        "if self._held and list(map(version_of, self._held)) != self._versions:",
         "if False:",
         OUTSIDE,
     ),
@@ -143,8 +143,8 @@ MUTANTS = [
     ),
     mutant(
         "training/ortmodule/namespaces.py",
-        'of("torch.Tensor._version", tensor), tensor.requires_grad',
-        'of("torch.Tensor._version", tensor)',
+        "version_of(tensor), tensor.requires_grad",
+        "version_of(tensor)",
         OUTSIDE,
     ),
     mutant(
@@ -168,9 +168,9 @@ MUTANTS = [
     ),
     # The optimizer's step would come before a state that nobody has looked at.
     mutant(
-        "training/ortmodule/entry.py",
-        "*self.new_inputs.values(), *self._kept}",
-        "*self.new_inputs.values()}",
+        "training/ortmodule/results.py",
+        "*self._written_inputs.values(), *self.kept}",
+        "*self._written_inputs.values()}",
         "training/ortmodule/test_kept_state.py",
     ),
     # Backward would go on behind a state that forward detaches.

@@ -71,25 +71,11 @@ def scaled_dot_product_attention(
             "fold the leading dimensions into the batch before the call",
         )  # fmt: skip
     if scale is None:
-        width = shapes[0][-1]
-        if not isinstance(width, int):
-            raise op.refuse("attention over a head size that varies", "its scale is a constant", "pass scale=")
-        scale = 1 / math.sqrt(width)
-    lead: list[Dim] = []
-    if rank > 4:
-        lead = _lead(shapes)
-        q, k, v = (_folded(op, x, lead, shape) for x, shape in zip((q, k, v), shapes, strict=True))
-        if attn_mask is not None and len(attn_mask.shape) > 2:
-            attn_mask = _folded(op, attn_mask, lead, op.input_shape(3))
-    elif rank < 4:
-        q, k, v = (op.Unsqueeze(x, list(range(4 - rank)) if rank == 2 else [1]) for x in (q, k, v))
-        if attn_mask is not None and rank == 3 and len(attn_mask.shape) == 3:
-            attn_mask = op.memo(("heads", attn_mask), lambda: op.Unsqueeze(attn_mask, [1]))
-    else:
-        if enable_gqa:
-            k, v = (_repeat_heads(op, x, shapes[0], shapes[i]) for i, x in ((1, k), (2, v)))
-            shapes = [shapes[0], *([*shapes[0][:2], *shape[2:]] for shape in shapes[1:])]
-        q, k, v = _with_equal_leads(op, (q, k, v), shapes)
+        scale = _scale(op, shapes[0][-1])
+    if rank == 4 and enable_gqa:
+        k, v = (_repeat_heads(op, x, shapes[0], shapes[i]) for i, x in ((1, k), (2, v)))
+        shapes = [shapes[0], *([*shapes[0][:2], *shape[2:]] for shape in shapes[1:])]
+    q, k, v, attn_mask = _in_four_dims(op, q, k, v, attn_mask, shapes)
     bias = seen = None
     if attn_mask is not None and not _hides_nothing(attn_mask):
         bias, seen = op.memo(("bias", attn_mask, q.dtype), lambda: _bias(op, attn_mask, q.dtype))
@@ -102,11 +88,39 @@ def scaled_dot_product_attention(
         # torch gives zero where a row sees no key.
         y = y * seen
     if rank > 4:
-        after = [shapes[0][-2], shapes[2][-1]]
+        lead, after = _lead(shapes), [shapes[0][-2], shapes[2][-1]]
         return op.reshape(y, [*lead, *after], [math.prod(lead[:-1]), lead[-1], *after])
-    if rank < 4:
-        y = op.Squeeze(y, list(range(4 - rank)) if rank == 2 else [1])
-    return y
+    return op.Squeeze(y, _added(rank)) if rank < 4 else y
+
+
+def _scale(op: AtenBuilder, width: Dim) -> float:
+    if not isinstance(width, int):
+        raise op.refuse("attention over a head size that varies", "its scale is a constant", "pass scale=")
+    return 1 / math.sqrt(width)
+
+
+def _added(rank: int) -> list[int]:
+    """Which of [batch, heads, length, size] a tensor of a lower rank lacks."""
+    return list(range(4 - rank)) if rank == 2 else [1]
+
+
+def _in_four_dims(
+    op: AtenBuilder, q: Value, k: Value, v: Value, mask: Value | None, shapes: Sequence[list[Dim]]
+) -> tuple[Value, Value, Value, Value | None]:
+    """Queries, keys and values as [batch, heads, length, size], and a mask that fits their scores."""
+    rank = len(shapes[0])
+    if rank == 4:
+        q, k, v = _with_equal_leads(op, (q, k, v), shapes)
+    elif rank < 4:
+        q, k, v = (op.Unsqueeze(x, _added(rank)) for x in (q, k, v))
+        if mask is not None and rank == 3 and len(mask.shape) == 3:
+            mask = op.memo(("heads", mask), lambda: op.Unsqueeze(mask, [1]))
+    else:
+        lead = _lead(shapes)
+        q, k, v = (_folded(op, x, lead, shape) for x, shape in zip((q, k, v), shapes, strict=True))
+        if mask is not None and len(mask.shape) > 2:
+            mask = _folded(op, mask, lead, op.input_shape(3))
+    return q, k, v, mask
 
 
 def _with_equal_leads(op: AtenBuilder, tensors: Sequence[Any], shapes: Sequence[list[Dim]]) -> list[Any]:

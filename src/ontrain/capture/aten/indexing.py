@@ -24,7 +24,7 @@ _INT64 = ir.DataType.INT64
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(op: AtenBuilder, x: Value, indices: Sequence[Any]) -> Value:
-    indexed, shapes = indexed_places(op, indices, 1)
+    indexed, shapes = indexed_places(op, indices)
     adjacent = [axis for axis, _ in indexed] == list(range(indexed[0][0], indexed[0][0] + len(indexed)))
     for at, size in enumerate(together(shapes)):
         if isinstance(size, Size):
@@ -79,7 +79,7 @@ def index_put(
 def _put(
     op: AtenBuilder, x: Value, indices: Sequence[Any], values: Value, value_shape: list[Dim], accumulate: bool
 ) -> Value:
-    indexed, shapes = indexed_places(op, indices, 1)
+    indexed, shapes = indexed_places(op, indices)
     rank = len(op.input_shape(0))
     axes = [axis for axis, _ in indexed]
     front, _ = _indexed_first(op, x, axes)

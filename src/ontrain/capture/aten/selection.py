@@ -23,18 +23,15 @@ _INT64 = ir.DataType.INT64
 _END = 2**63 - 1
 
 
-def indexed_places(
-    op: AtenBuilder, indices: Sequence[Any], position: int
-) -> tuple[list[tuple[int, Any]], list[list[Dim]]]:
+def indexed_places(op: AtenBuilder, indices: Sequence[Any]) -> tuple[list[tuple[int, Any]], list[list[Dim]]]:
     """The axes that are indexed, with what indexes them, and its shapes; for a mask the places where it holds.
 
     Args:
-        indices: of the current node, by axis.
-        position: where its arguments have them.
+        indices: of the current node, by axis, its second argument.
     """
     places: list[tuple[int, Any]] = []
     shapes: list[list[Dim]] = []
-    own, axis = iter(op.listed_shapes(position)), 0
+    own, axis = iter(op.listed_shapes(1)), 0
     for index in indices:
         if index is None:
             axis += 1

@@ -27,7 +27,7 @@ __all__ = ["UncacheableError", "describe", "digest"]
 _OWN = frozenset(nn.Module().__dict__)
 _HOOKS = tuple(sorted(name for name in _OWN if name.endswith("_hooks") and "state_dict" not in name))
 _PLAIN = (bool, int, str, type(None))
-_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_LEAVES = (*_PLAIN, float, complex, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format)
 _DEEP = 40
 
 
@@ -143,7 +143,7 @@ class _Walk:
     """Makes plain data of the attributes of modules."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._names = {id(submodule): name for name, submodule in module.named_modules()}
+        self._names: dict[int, str] = {id(submodule): name for name, submodule in module.named_modules()}
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
         self._classes: set[type] = set()
@@ -179,46 +179,47 @@ class _Walk:
         return [kind.__module__, kind.__qualname__, codes]
 
     def value(self, value: Any, where: str, depth: int = 0) -> Any:
-        kind = type(value)
-        if kind in _PLAIN:
-            return value if kind is not str else ["str", value]
-        if kind in (float, complex, bytes):
-            return [kind.__name__, repr(value)]
-        if kind in _NAMED or isinstance(value, enum.Enum):
-            return [kind.__qualname__, str(value)]
+        """A value that a module or a call holds; `where` says in an error what holds it."""
+        if type(value) in _LEAVES or isinstance(value, enum.Enum):
+            return _leaf(value)
         if depth > _DEEP:
             raise UncacheableError(f"{where} holds objects in objects, too deep")
         if id(value) in self._seen:
             return ["again", self._seen[id(value)]]
         self._seen[id(value)] = len(self._seen)
         self._kept.append(value)  # so that no other object gets its id
+        return self._contents(value, where, depth)
+
+    def _contents(self, value: Any, where: str, depth: int) -> Any:
         inner = functools.partial(self.value, where=where, depth=depth + 1)
-        if isinstance(value, nn.Module):
-            if id(value) not in self._names:
-                raise UncacheableError(f"{where} refers to a module outside")
-            return ["module", self._names[id(value)]]
-        if isinstance(value, Mapping):
-            items = [[inner(key), inner(item)] for key, item in value.items()]
-            return ["mapping", kind.__qualname__, items, self._attributes(value, where, depth)]
-        if isinstance(value, set | frozenset):
-            return ["set", sorted((inner(item) for item in value), key=repr)]
-        if isinstance(value, list | tuple):
-            return ["list", kind.__qualname__, [inner(item) for item in value]]
-        if isinstance(value, type):
-            return ["class", *self.type(value)]
-        if isinstance(value, types.FunctionType):
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            closure = [list(value.__defaults__ or ()), dict(value.__kwdefaults__ or {}), cells]
-            return ["function", value.__module__, value.__qualname__, _code(value.__code__), inner(closure)]
-        if isinstance(value, types.MethodType):
-            return ["method", inner(value.__self__), inner(value.__func__)]
-        if isinstance(value, functools.partial):
-            return ["partial", inner(value.func), inner(list(value.args)), inner(dict(value.keywords))]
-        if isinstance(value, types.BuiltinFunctionType) and _find(value.__module__, value.__name__) is value:
-            return ["builtin", value.__module__, value.__name__]
-        if isinstance(value, torch.Tensor) or not (hasattr(value, "__dict__") or _has_slots_alone(kind)):
-            raise UncacheableError(f"{where} holds a {kind.__name__}")
-        return ["object", self.type(kind), self._attributes(value, where, depth)]
+        match value:
+            case nn.Module():
+                return ["module", self._name(value, where)]
+            case Mapping():
+                items = [[inner(key), inner(item)] for key, item in value.items()]
+                return ["mapping", type(value).__qualname__, items, self._attributes(value, where, depth)]
+            case set() | frozenset():
+                return ["set", sorted((inner(item) for item in value), key=repr)]
+            case list() | tuple():
+                return ["list", type(value).__qualname__, [inner(item) for item in value]]
+            case type():
+                return ["class", *self.type(value)]
+            case types.FunctionType():
+                return ["function", value.__module__, value.__qualname__, _code(value.__code__), inner(_bound(value))]
+            case types.MethodType():
+                return ["method", inner(value.__self__), inner(value.__func__)]
+            case functools.partial():
+                return ["partial", inner(value.func), inner(list(value.args)), inner(dict(value.keywords))]
+            case types.BuiltinFunctionType() if _find(value.__module__, value.__name__) is value:
+                return ["builtin", value.__module__, value.__name__]
+        if isinstance(value, torch.Tensor) or not (hasattr(value, "__dict__") or _has_slots_alone(type(value))):
+            raise UncacheableError(f"{where} holds a {type(value).__name__}")
+        return ["object", self.type(type(value)), self._attributes(value, where, depth)]
+
+    def _name(self, module: nn.Module, where: str) -> str:
+        if id(module) not in self._names:
+            raise UncacheableError(f"{where} refers to a module outside")
+        return self._names[id(module)]
 
     def _attributes(self, value: Any, where: str, depth: int) -> Any:
         slots = {
@@ -230,6 +231,23 @@ class _Walk:
         }
         attributes = {**getattr(value, "__dict__", {}), **slots}
         return [[key, self.value(item, where, depth + 1)] for key, item in attributes.items()]
+
+
+def _leaf(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        return ["str", value]
+    if kind in _PLAIN:
+        return value
+    if kind in (float, complex, bytes):
+        return [kind.__name__, repr(value)]
+    return [kind.__qualname__, str(value)]
+
+
+def _bound(function: types.FunctionType) -> list[Any]:
+    """The values that a function holds: of its defaults and of its closure."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [list(function.__defaults__ or ()), dict(function.__kwdefaults__ or {}), cells]
 
 
 def _has_slots_alone(kind: type) -> bool:

@@ -119,14 +119,11 @@ def _known(node: ir.Node) -> None:
         )
 
 
-def _to_input(site: Site, name: str, index: int, dtype: Any = np.int64) -> None:
-    """Turn an attribute into the input at `index`."""
+def _to_input(site: Site, name: str, dtype: Any = np.int64) -> None:
+    """Turn an attribute into the second input."""
     value = site.take(name, None)
-    if value is None:
-        return
-    inputs = list(site.node.inputs)[:index]
-    inputs += [None] * (index - len(inputs))
-    site.inputs(*inputs, site.const(value, dtype))
+    if value is not None:
+        site.inputs(site.node.inputs[0], site.const(value, dtype))
 
 
 @_below(8, "Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater", "PRelu", "Gemm", "Sum",
@@ -204,14 +201,14 @@ def _softmax(site: Site) -> None:
 @_below(18, "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
         "ReduceLogSumExp", "ReduceSumSquare")  # fmt: skip
 def _axes(site: Site) -> None:
-    _to_input(site, "axes", 1)
+    _to_input(site, "axes")
 
 
 @_below(13, "Split")
 def _split_sizes(site: Site) -> None:
     if site.node.version is not None and site.node.version < 2 and site.has(1):
         return
-    _to_input(site, "split", 1)
+    _to_input(site, "split")
 
 
 @_below(18, "Split")
@@ -223,7 +220,7 @@ def _split_count(site: Site) -> None:
 
 @_below(5, "Reshape")
 def _reshape(site: Site) -> None:
-    _to_input(site, "shape", 1)
+    _to_input(site, "shape")
 
 
 @_below(6, "Tile")
@@ -334,7 +331,7 @@ def _batch_norm_mode(site: Site) -> None:
 def _old_upsample(site: Site) -> None:
     if site.node.attributes.get("height_scale") is not None:
         raise site.refuse("Upsample took height_scale and width_scale then")
-    _to_input(site, "scales", 1, dtype=np.float32)
+    _to_input(site, "scales", dtype=np.float32)
 
 
 @_below(10, "Upsample")

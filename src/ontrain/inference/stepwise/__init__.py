@@ -3,7 +3,7 @@
 from ontrain.inference.stepwise.elsewhere import Following
 from ontrain.inference.stepwise.engine import Engine, lacks
 from ontrain.inference.stepwise.inference import StepwiseGraph, is_numeric, may_need_steps
-from ontrain.inference.stepwise.kernels import runs_as_step, runs_beside_plans
+from ontrain.inference.stepwise.kernels import runs_as_step
 
 __all__ = [
     "Engine",
@@ -13,5 +13,4 @@ __all__ = [
     "lacks",
     "may_need_steps",
     "runs_as_step",
-    "runs_beside_plans",
 ]

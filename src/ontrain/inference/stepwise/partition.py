@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -65,15 +65,20 @@ def partition(nodes: Sequence[ir.Node], lacks: Callable[[ir.Node], bool]) -> lis
                 from_data.update(node.outputs)
         placed.setdefault(at, []).append(node)
         level.update(dict.fromkeys(node.outputs, at))
-    stages: list[Stage] = []
-    for at in sorted(placed):
-        if at % 2:
-            for is_foreign, run in itertools.groupby(placed[at], foreign.__contains__):
-                together = list(run)
-                stages += [Stage(together, Kind.ELSEWHERE)] if is_foreign else [Stage([n], Kind.STEP) for n in together]
-        else:
-            stages.append(Stage(placed[at], Kind.PLAN))
-    return stages
+    return list(_stages(placed, foreign))
+
+
+def _stages(placed: Mapping[int, list[ir.Node]], foreign: Set[ir.Node]) -> Iterator[Stage]:
+    """The nodes of each level, by levels: one plan, or steps, those together that the provider lacks."""
+    for at, members in sorted(placed.items()):
+        if at % 2 == 0:
+            yield Stage(members, Kind.PLAN)
+            continue
+        for is_foreign, run in itertools.groupby(members, foreign.__contains__):
+            if is_foreign:
+                yield Stage(list(run), Kind.ELSEWHERE)
+            else:
+                yield from (Stage([node], Kind.STEP) for node in run)
 
 
 def _fixed(value: ir.Value, level: dict[ir.Value, int]) -> bool:

@@ -79,7 +79,6 @@ class Schedule:
         self.end = len(self.nodes)
         self._read: list[list[ir.Value]] = [self._roots(reads(node)) for node in self.nodes]
         self._producer: dict[ir.Value, ir.Node] = {}
-        self._reuse: dict[ir.Value, ir.Value] = {}
         self._costs: dict[ir.Node, int] = {}
         self._counted: dict[Hashable, Flops] = {}
         self._first_read: dict[ir.Value, int] = {}

@@ -123,21 +123,29 @@ def read(path: str | os.PathLike[str]) -> Content:
     Raises:
         CheckpointError: there is no such file, it is damaged, or no checkpoint of on-device training.
     """
-    path = name = checked_path("the path of the checkpoint", path)
-    if not Path(path).is_file():
+    name = checked_path("the path of the checkpoint", path)
+    metadata, tensors = _checked(name)
+    try:
+        header = json.loads(metadata["state"])
+        nominal = bool(header["nominal"])
+        parameters, moments = (_group(header[key], tensors, nominal) for key in ("parameters", "moments"))
+        trained = [str(name) for name in header["trained"] if name in parameters]
+        rate, properties = header["optimizer"]["learning_rate"], _properties(header["properties"])
+        updates = int(header["optimizer"]["updates"])
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
+        raise CheckpointError(f"the header of {name!r} is damaged", reason=repr(error)) from error
+    return Content(parameters, trained, moments, updates, rate, properties, nominal)
+
+
+def _checked(name: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """The metadata and the tensors of a file that holds a whole checkpoint."""
+    if not Path(name).is_file():
         raise CheckpointError(f"there is no checkpoint {name!r}", way_out="generate_artifacts writes one")
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(name, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except (
-        SafetensorError,
-        OSError,
-        MemoryError,
-        ValueError,
-        AttributeError,
-        TypeError,
-    ) as error:  # numpy's limits, too
+    except (SafetensorError, OSError, MemoryError, ValueError, AttributeError, TypeError) as error:  # numpy's limits
         raise CheckpointError(
             f"{name!r} is no checkpoint, or is damaged", reason=str(error), way_out="copy the whole file"
         ) from error
@@ -149,7 +157,7 @@ def read(path: str | os.PathLike[str]) -> Content:
         )
     told = metadata.get("checksum")
     try:
-        wrong = (told or metadata["format"] == _FORMAT) and told != _checksum(path, metadata.get("state", ""))
+        wrong = (told or metadata["format"] == _FORMAT) and told != _checksum(name, metadata.get("state", ""))
     except OSError as error:
         raise CheckpointError(f"{name!r} cannot be read", reason=str(error)) from error
     if wrong:
@@ -158,16 +166,7 @@ def read(path: str | os.PathLike[str]) -> Content:
             reason="its checksum is not that of what it holds",
             way_out="copy the whole file anew",
         )
-    try:
-        header = json.loads(metadata["state"])
-        nominal = bool(header["nominal"])
-        parameters, moments = (_group(header[key], tensors, nominal) for key in ("parameters", "moments"))
-        trained = [str(name) for name in header["trained"] if name in parameters]
-        rate, properties = header["optimizer"]["learning_rate"], _properties(header["properties"])
-        updates = int(header["optimizer"]["updates"])
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, MemoryError, RecursionError) as error:
-        raise CheckpointError(f"the header of {name!r} is damaged", reason=repr(error)) from error
-    return Content(parameters, trained, moments, updates, rate, properties, nominal)
+    return metadata, tensors
 
 
 def _group(listed: Mapping[str, Any], tensors: Mapping[str, Array], nominal: bool) -> dict[str, Array]:

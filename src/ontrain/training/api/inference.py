@@ -38,10 +38,28 @@ def inference_model(
     for name in outputs:
         if name not in known:
             raise OptionError(f"the model has no output {name!r}", way_out=f"nearest: {nearest(name, known)}")
+    _cut(graph, [known[name] for name in outputs])
+    _give(graph, values)
+    beside = Path(target).with_name(f".{Path(target).name}.partial")
+    try:
+        ir.save(model, beside)
+        os.replace(beside, target)
+    except OSError as error:
+        raise OptionError(
+            f"cannot write {target!r}", reason=str(error), way_out="create the folder, or choose another"
+        ) from error
+
+
+def _cut(graph: ir.Graph, outputs: Sequence[ir.Value]) -> None:
+    """Leave of a graph what these outputs need."""
     del graph.outputs[:]
-    graph.outputs.extend(known[name] for name in outputs)
+    graph.outputs.extend(outputs)
     live = set(live_nodes(graph))
     graph.remove([node for node in graph if node not in live], safe=True)
+
+
+def _give(graph: ir.Graph, values: Tensors) -> None:
+    """Make initializers of the inputs that have values, and leave out inputs and initializers that nobody reads."""
     for value in list(graph.inputs):
         used = bool(value.uses()) or value.is_graph_output()
         if used and (value.name or "") not in values:
@@ -52,11 +70,3 @@ def inference_model(
             graph.register_initializer(value)
     for name in [name for name, value in graph.initializers.items() if not value.uses()]:
         del graph.initializers[name]
-    beside = Path(target).with_name(f".{Path(target).name}.partial")
-    try:
-        ir.save(model, beside)
-        os.replace(beside, target)
-    except OSError as error:
-        raise OptionError(
-            f"cannot write {target!r}", reason=str(error), way_out="create the folder, or choose another"
-        ) from error

@@ -91,12 +91,7 @@ def generate_artifacts(
     if custom_op_library is not None:
         with onnxblock.custom_op_library(custom_op_library):
             pass
-    folder = check_folder(
-        Path.cwd() if artifact_directory is None else checked_path("artifact_directory", artifact_directory)
-    )
-    if os.path.isabs(checked_kind("prefix", prefix, str, "give a text, '' for none")) or "\0" in prefix:
-        raise OptionError(f"prefix is {prefix!r}", way_out="give the beginning of a file name, and artifact_directory")
-    check_folder((folder / f"{prefix}checkpoint").parent)
+    base = _base(artifact_directory, prefix)
     flags = {"ort_format": ort_format, "nominal_checkpoint": nominal_checkpoint, "step_model": step_model}
     for what, flag in flags.items():
         checked_flag(what, flag)
@@ -127,12 +122,21 @@ def generate_artifacts(
         files["optimizer_model"] = update.to_model_proto()
     if step_model:
         files["step_model"] = _step_model(block, update)
-    files = {name: _at_opset(model, opset) for name, model in files.items()}
+    files = {name: _at_opset(file, opset) for name, file in files.items()}
     for name, file in files.items():
-        save(file, folder / f"{prefix}{name}.onnx", ort_format=ort_format)
-    onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}checkpoint")
+        save(file, Path(f"{base}{name}.onnx"), ort_format=ort_format)
+    onnxblock.save_checkpoint(block.parameters(), f"{base}checkpoint")
     if nominal_checkpoint:
-        onnxblock.save_checkpoint(block.parameters(), folder / f"{prefix}nominal_checkpoint", nominal_checkpoint=True)
+        onnxblock.save_checkpoint(block.parameters(), f"{base}nominal_checkpoint", nominal_checkpoint=True)
+
+
+def _base(folder: str | bytes | os.PathLike[Any] | None, prefix: str) -> str:
+    """What the paths of all files begin with."""
+    place = check_folder(Path.cwd() if folder is None else checked_path("artifact_directory", folder))
+    if os.path.isabs(checked_kind("prefix", prefix, str, "give a text, '' for none")) or "\0" in prefix:
+        raise OptionError(f"prefix is {prefix!r}", way_out="give the beginning of a file name, and artifact_directory")
+    check_folder((place / f"{prefix}checkpoint").parent)
+    return os.path.join(place, prefix)
 
 
 def _at_opset(proto: onnx.ModelProto, opset: int | None) -> onnx.ModelProto:

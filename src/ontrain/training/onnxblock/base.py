@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ontrain.arguments import checked_kind, checked_path, checked_whole, told
 from ontrain.capture import load_onnx
 from ontrain.errors import GraphError, InputError, OptionError, nearest
+from ontrain.files import with_shapes
 from ontrain.graph import OPSET, output_shapes, settled
 
 __all__ = ["ModelAccessor", "base", "current", "custom_op_library", "empty_base"]
@@ -316,7 +317,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         GraphError: the model is damaged.
     """
     try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+        return with_shapes(model)
     except (
         onnx.checker.ValidationError,
         onnx.shape_inference.InferenceError,

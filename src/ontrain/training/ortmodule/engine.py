@@ -25,7 +25,7 @@ from ontrain.errors import CaptureError
 from ontrain.locks import Lock
 from ontrain.passes import Recomputation
 from ontrain.training.ortmodule.call_cache import BRANCHES, CallCache
-from ontrain.training.ortmodule.counting import following
+from ontrain.training.ortmodule.counting import Following, following
 from ontrain.training.ortmodule.courses import Course as WriteCourse
 from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site
@@ -40,7 +40,7 @@ from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_c
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
 from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
-from ontrain.training.ortmodule.repeating import repetitions
+from ontrain.training.ortmodule.repeating import Repetition, repetitions
 from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
@@ -241,15 +241,21 @@ class Engine:
             if site is not None:
                 return site
 
+    def _has_moved(self, site: Site, request: Request) -> bool:
+        """Whether a tensor of the module has another layout now; all captures are then forgotten."""
+        if not site.entry.moved():
+            return False
+        request.draws.undo()
+        self._forget()
+        return True
+
     def _known_site(self, request: Request) -> Site | None:
         """The way that an earlier call of this key took, the latest first."""
         sites = self._cache.sites(request.key)
         for site in sites[::-1]:
             if not request.fits(site):
                 continue
-            if site.entry.moved():
-                request.draws.undo()
-                self._forget()
+            if self._has_moved(site, request):
                 return None
             if request.leads_to(site):
                 # Next time, what held last is tried first.
@@ -269,9 +275,7 @@ class Engine:
         for site in (Site(entry, places) for entry in entries):
             if not request.fits(site):
                 continue
-            if site.entry.moved():
-                request.draws.undo()
-                self._forget()
+            if self._has_moved(site, request):
                 return None
             if request.leads_to(site):
                 break
@@ -369,12 +373,22 @@ class Engine:
         repeated = repetitions(
             self.module, captured, args, kwargs, counted_places, functions, self._told, self._left, self._places
         )
+        for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
+            write.prepare()  # a new attribute would be a change of the module
+        self._cache.watch = self._watching(captured, repeated, followed)
+        self._replaced |= computed_attributes(self.module, captured.varying.values())
+        entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
+                      followed=followed, repeated=repeated)  # fmt: skip
+        if not self._paths:  # as where the module may run in pieces
+            refuse_carried(entry)
+        return entry
+
+    def _watching(self, captured: Captured, repeated: Sequence[Repetition], followed: Sequence[Following]) -> Watch:
+        """Return what notices that the graphs no longer hold, a new one among them."""
         entries = self._cache.entries
         graphs = [captured, *(entry.captured for entry in entries)]
         constants = [tensor for graph in graphs for tensor in graph.constants]
         varying = [tensor for graph in graphs for tensor in graph.varying.values()]
-        for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
-            write.prepare()  # a new attribute would be a change of the module
         known = [*repeated, *(repetition for entry in entries for repetition in entry.repeated)]
         counted = [*followed, *(counting for entry in entries for counting in entry.followed)]
         unread = [*(c.place for c in counted), *(r.write.place for r in known if r.course is not WriteCourse.VALUE)]
@@ -382,14 +396,7 @@ class Engine:
         read = [r.write for r in known if r.course is WriteCourse.VALUE]
         ways = [way for r in known for way in r.ways]
         carried = [r.write for r in known if r.left is not None]
-        names = _read_by(graphs)
-        self._cache.watch = Watch(self.module, constants, unread, varying, read, ways, carried, names)
-        self._replaced |= computed_attributes(self.module, captured.varying.values())
-        entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated)  # fmt: skip
-        if not self._paths:  # as where the module may run in pieces
-            refuse_carried(entry)
-        return entry
+        return Watch(self.module, constants, unread, varying, read, ways, carried, _read_by(graphs))
 
     def _default(self, name: str, value: object) -> bool:
         """Whether an argument is given as what it would be anyway."""

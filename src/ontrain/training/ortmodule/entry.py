@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+import onnx_ir as ir
 import torch
 
 from ontrain.autodiff import following_outputs
-from ontrain.capture import CLONED, Captured, leaf_paths, owners_of
+from ontrain.capture import CLONED, Captured
 from ontrain.graph import is_sized_by_values, updates_of
 from ontrain.passes import Recomputation
 from ontrain.providers import get_provider
@@ -23,8 +23,8 @@ from ontrain.training.ortmodule.deferred import Deferred, State
 from ontrain.training.ortmodule.derived import set_derived
 from ontrain.training.ortmodule.function import Call, Mode, Session, without_autocast
 from ontrain.training.ortmodule.gradients import Differentiated
-from ontrain.training.ortmodule.kept_state import kept_outputs
-from ontrain.training.ortmodule.repeating import Repetition, write_input
+from ontrain.training.ortmodule.repeating import Repetition
+from ontrain.training.ortmodule.results import Results
 
 __all__ = ["Entry", "Site", "as_real"]
 
@@ -49,6 +49,7 @@ class Entry:
         repeated: what forward writes to Python objects.
 
     Attributes:
+        results: makes the module's results of the graph's outputs.
         places: the graph names of the module's tensors, and then of a call's.
         differentiated: the captured graph, and the graphs of its gradients.
         new_inputs: the outputs that are new values of inputs, by the inputs' numbers.
@@ -63,32 +64,18 @@ class Entry:
     ) -> None:  # fmt: skip
         self.captured, self.followed, self.repeated = captured, followed, repeated
         self.derived = set_derived(captured)
-        owners = owners_of(captured.output_spec, captured.names)
-        own = [name for name, owner in zip(captured.output_names, owners, strict=True) if owner is None]
-        # A result that holds nothing else is computed, for what forward does beside, and then left alone.
-        returned = own or captured.output_names
-        self.new_inputs = captured.new_inputs
-        self._beside = [*(name for repetition in repeated for name in repetition.names), *self.new_inputs.values()]
-        self.outputs, self._owners = [*returned, *self._beside], owners
-        self._borrows = len(own) < len(owners)
+        self.results = Results(captured, repeated)
+        self.outputs, self.new_inputs = self.results.names, captured.new_inputs
+        self.inspected, self.decisions = captured.inspected, captured.decisions
         state: dict[str, torch.Tensor] = {**captured.parameters, **captured.varying, **captured.buffers}
         self.names, self._own = [*state], [*state.values()]
         self.parameters = [(n, t) for n, t in state.items() if n not in captured.buffers or t.requires_grad]
         self._complex = any(t.is_complex() for t in self._own)
         self.pointers = [t.data_ptr() for t in self._own]
         named = self._named()
-        journal = functools.partial(debug.journal, captured.training)
-        runs = get_provider(provider, str(device), _options(provider))
-        if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
-            warn_of_slow_bfloat16(runs, stacklevel=7)
-        kind = StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession
-        options: dict[str, Any] = {"device": device, "journal": journal, "recomputation": recomputation}
-        make: Callable[..., Session] = functools.partial(kind, captured.model, runs, **options)
-        self.inspected, self.decisions = captured.inspected, captured.decisions
-        self.session = make(named)
-        self.differentiated = Differentiated(
-            captured.model, self.session, lambda model: kind(model, runs, self._named(), **options)
-        )
+        make = _maker(captured, provider, device, debug, recomputation)
+        self.session = make(captured.model, named)
+        self.differentiated = Differentiated(captured.model, self.session, lambda model: make(model, self._named()))
         self.places = (*self.names, *self.session.inputs)
         updated = {updates_of(v) for v in captured.model.graph.outputs}
         self.buffers = {name: t for name, t in named.items() if name in updated}
@@ -98,19 +85,8 @@ class Entry:
         self._modes: dict[tuple[bool, ...], Mode] = {}
         # An optimizer's step on a complex parameter is not seen by what copies parameters before it.
         self._lazy = lazy and captured.training and not self._complex
-        self._complex_outputs = frozenset(captured.complex_outputs)
-        ranks = {v.name: len(v.shape or ()) for v in captured.model.graph.outputs}
-        self._scalars = {name for name in self.outputs if ranks[name] == 0}
-        # What is added to lists would keep each call alive until somebody looks.
-        added = [name for repetition in repeated if repetition.is_of_list for name in repetition.names]
-        self._kept = frozenset(kept_outputs(captured))
-        self._read = {*self._scalars, *added, *self.new_inputs.values(), *self._kept}
-        self._state = State(named, list(self.buffers), make)
-        paths = dict(zip(captured.output_names, leaf_paths(captured.output_spec), strict=True))
-        for repetition in repeated:
-            paths |= dict.fromkeys(repetition.names, str(repetition.write))
-        paths |= {name: f"input {captured.input_names[number]!r}" for number, name in self.new_inputs.items()}
-        self._paths = {name: paths[name] for name in self.outputs}
+        self._read, self._paths = self.results.never_lazy(), self.results.paths()
+        self._state = State(named, list(self.buffers), functools.partial(make, captured.model))
 
     def _carried(self) -> dict[str, torch.Tensor]:
         """The buffers that forward leaves with a gradient, and whose old values its results follow by derivatives."""
@@ -125,47 +101,6 @@ class Entry:
 
     def _named(self) -> dict[str, torch.Tensor]:
         return dict(zip(self.names, map(as_real, self._own), strict=True))
-
-    def result(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Any:
-        """Return the module's result.
-
-        Args:
-            outputs: those of `outputs`, in order.
-            inputs: of the call, as the caller has them.
-        """
-        if self._complex_outputs:
-            outputs = [
-                torch.view_as_complex(output) if name in self._complex_outputs else output
-                for name, output in zip(self.outputs, outputs, strict=True)
-            ]
-        if self.repeated or self.new_inputs:
-            count = len(outputs) - len(self._beside)
-            outputs, beside = outputs[:count], iter(outputs[count:])
-            sizes = self._sizes(inputs)
-            for repetition in self.repeated:
-                repetition.apply([next(beside) for _ in repetition.names], sizes)
-            for number, value in zip(self.new_inputs, beside, strict=True):
-                write_input(inputs[number], value)
-        if self._borrows:
-            outputs = self._whole(outputs, inputs)
-        return self.captured.unflatten(outputs)
-
-    def _whole(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Put the tensors that are none of the call's own among those that are."""
-        own = iter(outputs)
-        state = {**self.captured.parameters, **self.captured.buffers}
-        tensors: list[torch.Tensor] = []
-        for owner in self._owners:
-            if owner is None:
-                tensors.append(next(own))
-            elif owner.kind == "state":
-                tensors.append(state[owner.name])
-            elif owner.kind == "input":
-                # Captured of a contiguous one, x and x.contiguous() are the same.
-                tensors.append(inputs[int(owner.name)].contiguous())
-            else:
-                tensors.append(tensors[int(owner.name)])
-        return tensors
 
     def moved(self) -> bool:
         """Follow tensors whose memory was replaced; True if one changed its layout, so that nothing here fits."""
@@ -186,17 +121,13 @@ class Entry:
         masks, device = self.captured.masks, self.session.device
         if not masks:
             return []
-        sizes = self._sizes(inputs)
+        sizes = self.captured.sizes([tensor.shape for tensor in inputs])
         shapes = [mask.sizes(sizes) for mask in masks]
         drawn = [torch.zeros(shape, dtype=torch.bool, device=device) for shape in shapes]
         for index, (mask, shape) in enumerate(zip(masks, shapes, strict=True)):
             attention = None if mask.attention is None else self._computed(mask.attention, [*inputs, *drawn])
             drawn[index] = mask.draw(shape, attention).to(device)
         return drawn
-
-    def _sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
-        shapes = (tensor.shape for tensor in inputs)
-        return self.captured.guards.sizes(dict(zip(self.captured.input_names, shapes, strict=True)))
 
     def _computed(self, name: str, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return an output of the graph that depends on none of its random numbers."""
@@ -214,17 +145,22 @@ class Entry:
         if mode is None:
             names = [name for name, _ in self.parameters] + self.session.inputs
             wanted = [name for name, flag in zip(names, flags, strict=True) if flag]
-            # Autograd would go on behind an input to which no gradient flows, where eager PyTorch ends at a detach().
-            aside = [n for n in wanted if n in self.session.inputs and not self.session.differentiable((n,))]
-            wrt = tuple(name for name in wanted if name not in aside)
-            reached = self.session.differentiable(wrt) if wrt else []
-            active = tuple([name for name in reached if name in self._paths])
-            watched = tuple([name for name in reached if name in self.inspected.marks])
-            own = (name for name in active if name not in self._beside and name not in self._kept)
-            loss = next((name for name in own if name in self._scalars), None)
-            # A module that returns a loss is differentiated by it; else by all that it returns.
-            mode = self._modes[flags] = Mode(wrt, watched, active, active if loss is None else (loss,), loss)
+            mode = self._modes[flags] = self._mode_of(wanted)
         return mode
+
+    def _mode_of(self, wanted: Sequence[str]) -> Mode:
+        """What a call is differentiated by where these want gradients."""
+        results = self.results
+        # Autograd would go on behind an input to which no gradient flows, where eager PyTorch ends at a detach().
+        aside = [n for n in wanted if n in self.session.inputs and not self.session.differentiable((n,))]
+        wrt = tuple(name for name in wanted if name not in aside)
+        reached = self.session.differentiable(wrt) if wrt else []
+        active = tuple([name for name in reached if name in self._paths])
+        watched = tuple([name for name in reached if name in self.inspected.marks])
+        own = (name for name in active if name not in results.beside and name not in results.kept)
+        loss = next((name for name in own if name in results.scalars), None)
+        # A module that returns a loss is differentiated by it; else by all that it returns.
+        return Mode(wrt, watched, active, active if loss is None else (loss,), loss)
 
     @functools.cached_property
     def following(self) -> Callable[[str], frozenset[str]]:
@@ -247,6 +183,22 @@ class Entry:
         return Deferred(call, self._state, self._read.update, self._paths)
 
 
+def _maker(
+    captured: Captured, provider: str, device: torch.device, debug: DebugOptions, recomputation: Recomputation | None
+) -> Callable[[ir.Model, Mapping[str, torch.Tensor]], Session]:
+    """Return what makes the sessions of a capture: of its graph and those of its gradients, over some tensors."""
+    runs = get_provider(provider, str(device), _options(provider))
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        warn_of_slow_bfloat16(runs, stacklevel=8)
+    kind = StagedSession if is_sized_by_values(captured.model.graph) else ModuleSession
+    journal = functools.partial(debug.journal, captured.training)
+
+    def make(model: ir.Model, tensors: Mapping[str, torch.Tensor]) -> Session:
+        return kind(model, runs, tensors, device=device, journal=journal, recomputation=recomputation)
+
+    return make
+
+
 def _options(provider: str) -> dict[str, bool]:
     """What upstream's variables say of a provider."""
     if provider != "TorchExecutionProvider" or not os.environ.get("ORTMODULE_ENABLE_TUNING"):
@@ -266,7 +218,9 @@ class Site:
         """Whether the capture holds for tensors of these shapes."""
         if shapes in self._accepted:
             return True
-        if self.entry.captured.guards.violated(self._named(shapes)) is not None:
+        captured = self.entry.captured
+        named = dict(zip(captured.input_names, (shapes[i] for i in self.order), strict=True))
+        if captured.guards.violated(named) is not None:
             return False
         if len(self._accepted) >= _SHAPES:
             self._accepted.clear()
@@ -279,7 +233,4 @@ class Site:
 
     def sizes(self, shapes: Sequence[torch.Size]) -> dict[str, int]:
         """The sizes that the capture's symbols stand for, where the call's tensors have these shapes."""
-        return self.entry.captured.guards.sizes(self._named(shapes))
-
-    def _named(self, shapes: Sequence[torch.Size]) -> dict[str, torch.Size]:
-        return dict(zip(self.entry.captured.input_names, (shapes[i] for i in self.order), strict=True))
+        return self.entry.captured.sizes([shapes[i] for i in self.order])

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import ALL, MORE, is_users
-from ontrain.internals import of
+from ontrain.internals import version_of
 
 __all__ = [
     "ATOMS", "CODE", "PLAIN", "Outside", "Unread", "array_contents", "attributes_of", "has_memory", "helpers",
@@ -59,7 +59,7 @@ class Outside:
             return None
         address = tensor.data_ptr()
         if address in self._constants:
-            return address, of("torch.Tensor._version", tensor), tensor.requires_grad
+            return address, version_of(tensor), tensor.requires_grad
         return (address, id(tensor)) if address in self._varying else None
 
 

@@ -49,7 +49,7 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
         with torch.no_grad(), without_autocast(session.device.type):
             outputs, _ = on_path(entry.decisions, entry.buffers, session, plan, inputs, seed)
             entry.inspected.hand_out(outputs)
-        return entry.result([outputs[name] for name in entry.outputs], site.ordered(tensors))
+        return entry.results.result([outputs[name] for name in entry.outputs], site.ordered(tensors))
     carried.check(entry)
     seeds = mode.seeds
     planned = functools.partial(entry.planned, mode)
@@ -63,7 +63,7 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
     with without_autocast(session.device.type):
         results = call.run()
     carried.note(entry, call)
-    return entry.result(results, site.ordered(tensors))
+    return entry.results.result(results, site.ordered(tensors))
 
 
 def _inputs(site: Site, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

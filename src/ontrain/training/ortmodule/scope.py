@@ -75,24 +75,14 @@ class Scope:
                 _follow(value, functions)
         self._called = called = _called(self._modules)
         self.functions = list(dict.fromkeys([*functions, *called]))
-        self.read = read = {name for function in called for name in _names(function.__code__)}
+        self.read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
         named += [value for kind in kinds for value in vars(kind).values() if isinstance(value, type)]
         classes = list(dict.fromkeys([*kinds, *_with_metaclasses(_bases(named))]))
         self._classes = [vars(kind) for kind in classes]
-        for kind, attributes in zip(classes, self._classes, strict=True):
-            fixed = [name for name, value in attributes.items() if isinstance(value, _FIXED)]
-            self._add(attributes, [name for name in fixed if not self._unread.has(kind, name)])
-            self._contained += [
-                (attributes, name) for name in read & attributes.keys() if self._holds(attributes[name])
-            ]
+        self._add_classes(classes)
         self._add_globals(functions, called)
-        cells = [cell for function in dict.fromkeys([*functions, *called]) for cell in function.__closure__ or ()]
-        self._cells = [
-            cell
-            for cell in {id(cell): cell for cell in cells}.values()
-            if isinstance(_content(cell), _FIXED) and not self._unread.has(cell, "cell_contents")
-        ]
+        self._cells = self._plain_cells()
         self._add_closures(called)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
         self._before, self._parts = self._values(), self._parts_of_functions()
@@ -149,6 +139,19 @@ class Scope:
         names = [name for name in names if not self._unread.has(table, name)]
         if names:
             self._tables.append((operator.itemgetter(*names), table))
+
+    def _add_classes(self, classes: Iterable[type]) -> None:
+        for kind, attributes in zip(classes, self._classes, strict=True):
+            fixed = [name for name, value in attributes.items() if isinstance(value, _FIXED)]
+            self._add(attributes, [name for name in fixed if not self._unread.has(kind, name)])
+            held = (name for name in self.read & attributes.keys() if self._holds(attributes[name]))
+            self._contained += [(attributes, name) for name in held]
+
+    def _plain_cells(self) -> list[types.CellType]:
+        """The variables of closures that have plain values."""
+        cells = {id(cell): cell for function in self.functions for cell in function.__closure__ or ()}
+        plain = (cell for cell in cells.values() if isinstance(_content(cell), _FIXED))
+        return [cell for cell in plain if not self._unread.has(cell, "cell_contents")]
 
     def _add_globals(self, functions: Iterable[types.FunctionType], called: Iterable[types.FunctionType]) -> None:
         scopes: dict[int, tuple[dict[str, Any], set[str]]] = {}

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ontrain.capture import OF_PYTHON, Table, Write, sparse_tensors
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of
+from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of, version_of
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.derived import is_deriving
 from ontrain.training.ortmodule.key import Same
@@ -79,7 +79,7 @@ class Watch:
         constants = tuple(constants)
         self._outside = Outside(constants, varying)
         self._held = [constant for constant in constants if has_memory(constant)]
-        self._versions = _written(self._held)
+        self._versions = list(map(version_of, self._held))
         tables = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_STATE]
         hooks = [submodule.__dict__[name] for submodule in self.modules for name in MODULE_HOOKS]
         self._tables = [table for table in (*tables, *hooks) if table]
@@ -88,7 +88,7 @@ class Watch:
         self._hookless = [table for table in hooks if not table]
         self._hooks = hooks_made()
         self._sparse = [tensor for _, _, _, tensor in sparse_tensors(module)]
-        self._written = _written(self._sparse)
+        self._sparse_versions = list(map(version_of, self._sparse))
         self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
         self._before: list[Any] = []
         self._named: list[list[str]] = []
@@ -133,9 +133,9 @@ class Watch:
         """Whether the module differs from the snapshot."""
         if self._restructured():
             return True
-        if self._held and _written(self._held) != self._versions:
+        if self._held and list(map(version_of, self._held)) != self._versions:
             return True
-        if self._sparse and _written(self._sparse) != self._written:
+        if self._sparse and list(map(version_of, self._sparse)) != self._sparse_versions:
             return True
         if any(table.value(name) != value for table, name, value in self._read):
             return True
@@ -182,7 +182,7 @@ class Watch:
 
     def written(self) -> list[torch.Tensor]:
         """Return the constants that were written to."""
-        return [t for t, before in zip(self._held, self._versions, strict=True) if _written([t]) != [before]]
+        return [t for t, before in zip(self._held, self._versions, strict=True) if version_of(t) != before]
 
     def has_state(self) -> bool:
         """Whether the module has the parameters, buffers, submodules and hooks of the snapshot."""
@@ -257,11 +257,6 @@ class Watch:
 def _config(module: nn.Module) -> dict[str, Any]:
     config = module.__dict__.get("config")
     return config.__dict__ if hasattr(config, "__dict__") else {}
-
-
-def _written(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """How often each tensor was written to."""
-    return [of("torch.Tensor._version", tensor) for tensor in tensors]
 
 
 def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,22 +85,10 @@ class BeamSearch(Search):
                 f"{node.op_type}: num_beams is {beams}, num_return_sequences is {count}",
                 reason=f"beams are 1 to {_MOST_BEAMS}, and no more sequences than beams come back",
             )
-        start = ids
-        begun = checked_mask(node, "decoder_input_ids", inputs[10], 2, len(ids)) if kind == 2 else None
-        if begun is not None:
-            start = begun
-        elif kind:
-            token = node.attributes["decoder_start_token_id"].as_int()
-            start = torch.full([len(ids), 1], token, dtype=torch.int32, device=ids.device)
+        start = self._start(kind, ids, inputs[10])
         settings = Settings.of(node, inputs, start.shape[1], 6)
         mask = checked_mask(node, "attention_mask", inputs[9], 2, settings.batch)
-        model: Model
-        if kind == 2:
-            model = Transcriber(self.programs, outer, ids, beams, settings, start)
-        elif kind:
-            model = EncoderDecoder(self.programs, outer, ids, mask, beams, settings, start)
-        else:
-            model = DecoderOnly(self.programs, outer, ids, mask, beams, settings)
+        model = self._model(kind, outer, ids, mask, beams, settings, start)
         penalty = np.float32(number(node, inputs, 5, "length_penalty", 1.0))
         hypotheses = [_Hypotheses(beams, penalty) for _ in range(settings.batch)]
         stops_early = bool(node.attributes.get_int("early_stopping", 0))
@@ -109,15 +98,32 @@ class BeamSearch(Search):
         rules = Rules(settings, None, Timestamps.of(node, first.shape[1]) if stamped else None)
         rows = start.long().repeat_interleave(beams, 0)
         tables = _search(model, first, rules, settings, rows, hypotheses, stops_early, keeps)
-        sequences = torch.full(
-            (settings.batch, count, settings.max_length), settings.pad, dtype=torch.int32, device="cpu"
-        )
-        for row, ended in enumerate(hypotheses):
-            for at in range(count):
-                sequences[row, at, : len(ended.sequences[at])] = ended.sequences[at]
+        sequences = _sequences(hypotheses, count, settings)
         scores = np.array([ended.scores[:count] for ended in hypotheses], np.float32).reshape(settings.batch, count)
         results = [sequences, torch.from_numpy(scores), tables, None, self._silence(first[::beams])]
         return [None if result is None else result.to(ids.device) for result in results]
+
+    def _start(self, kind: int, ids: torch.Tensor, begun: Value) -> torch.Tensor:
+        """The tokens that the decoder begins with, [B, length]."""
+        tokens: torch.Tensor | None = None
+        if kind == 2:
+            tokens = checked_mask(self.node, "decoder_input_ids", begun, 2, len(ids))
+        if tokens is not None:
+            return tokens
+        if not kind:
+            return ids
+        token = self.node.attributes["decoder_start_token_id"].as_int()
+        return torch.full([len(ids), 1], token, dtype=torch.int32, device=ids.device)
+
+    def _model(
+        self, kind: int, outer: Environment, ids: torch.Tensor, mask: torch.Tensor | None, beams: int,
+        settings: Settings, start: torch.Tensor,
+    ) -> Model:  # fmt: skip
+        if kind == 2:
+            return Transcriber(self.programs, outer, ids, beams, settings, start)
+        if kind:
+            return EncoderDecoder(self.programs, outer, ids, mask, beams, settings, start)
+        return DecoderOnly(self.programs, outer, ids, mask, beams, settings)
 
     def _silence(self, logits: torch.Tensor) -> torch.Tensor | None:
         """How likely there is no speech at all, [batch], by the logits of the first token [batch, vocab_size]."""
@@ -147,6 +153,16 @@ class WhisperBeamSearch(BeamSearch):
                 reason=f"non_speech_probs are those of this token, which has to be below {logits.shape[1]}",
             )  # fmt: skip
         return torch.softmax(logits, -1)[:, token]
+
+
+def _sequences(hypotheses: Sequence[_Hypotheses], count: int, settings: Settings) -> torch.Tensor:
+    """The `count` best sequences of each row, padded, int32 [B, count, max_length]."""
+    shape = (settings.batch, count, settings.max_length)
+    sequences = torch.full(shape, settings.pad, dtype=torch.int32, device="cpu")
+    for row, ended in enumerate(hypotheses):
+        for at in range(count):
+            sequences[row, at, : len(ended.sequences[at])] = ended.sequences[at]
+    return sequences
 
 
 def _search(

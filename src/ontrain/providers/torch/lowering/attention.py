@@ -88,7 +88,6 @@ def _flash_attention_grad(e: Emitter, node: ir.Node, saved: tuple[Buf | None, ..
 def attention(e: Emitter, node: ir.Node) -> None:
     q, k, v = (e.value(i) for i in node.inputs[:3])
     bias = e.optional(node, 3)
-    a = attributes(node)
     kernel = kernel_for(node, q, k, v, bias, flash=runs_flash(e.device)) if _has_fused(e.device) else None
     if kernel is not None:
         lower_fused(e, node, kernel, q, k, v, bias)
@@ -106,7 +105,12 @@ def attention(e: Emitter, node: ir.Node) -> None:
     if e.device.type == "cpu" and runs_in_tiles(node):
         lower_tiles(e, node, q, k, v, bias)
         return
-    lead = q.shape[:-2]
+    _whole(e, node, q, k, v, bias)
+
+
+def _whole(e: Emitter, node: ir.Node, q: Buf, k: Buf, v: Buf, bias: Buf | None) -> None:
+    """Emit attention whose scores are in memory all at once."""
+    a, lead = attributes(node), q.shape[:-2]
     probs = e.out(node.outputs[1])
     # A half is not near enough to a great score, of which an exponential is taken.
     wide = torch.promote_types(q.dtype, torch.float32)

@@ -200,15 +200,23 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
     if column:
         x, w, out = (e.view(buf, lambda t: t.squeeze(3)) for buf in (x, w, out))
         strides, dilations, even = strides[:1], dilations[:1], even[:1]
+    _by_aten(e, node, x, w, bias, out, (strides, even, dilations), group)
+
+
+def _by_aten(
+    e: Emitter, node: ir.Node, x: Buf, w: Buf, bias: Buf | None, out: Buf,
+    windows: tuple[Sequence[int], Sequence[int], Sequence[int]], group: int,
+) -> None:  # fmt: skip
+    """Emit a convolution by ATen's kernel, or by products where its filters meet few places or lie along a line."""
+    strides, pads, dilations = windows
     if few_windows.has_few_windows(e, x, w, static_dims(node.outputs[0]), group, few_windows.LARGE):
-        e.compute(few_windows.convolve, x, w, bias, strides, even, dilations, outs=[out], fresh=True)
-        return
-    if wide_filters.is_long_line(e, x, w, dilations, group):
-        e.compute(wide_filters.convolve_line, x, w, bias, strides, even, outs=[out], fresh=True)
-        return
-    # ATen's variant with out= makes a new tensor and copies it, too.
-    rest = (strides, even, dilations, False, [0] * len(even), group)
-    e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
+        e.compute(few_windows.convolve, x, w, bias, *windows, outs=[out], fresh=True)
+    elif wide_filters.is_long_line(e, x, w, dilations, group):
+        e.compute(wide_filters.convolve_line, x, w, bias, strides, pads, outs=[out], fresh=True)
+    else:
+        # ATen's variant with out= makes a new tensor and copies it, too.
+        rest = (*windows, False, [0] * len(pads), group)
+        e.compute(torch.convolution, x, w, bias, *rest, outs=[out], fresh=True)
 
 
 _SHORT = 3_000_000
@@ -370,19 +378,25 @@ def conv_transpose(e: Emitter, node: ir.Node) -> None:
         )  # fmt: skip
         return
 
-    def run(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        # Computed without pads and cropped: ONNX allows uneven pads and an output_shape, ATen does not.
-        y: torch.Tensor = aten.convolution(x, w, None, strides, [0] * rank, dilations, True, [0] * rank, group)
-        # A negative pad, for an output_shape beyond what the windows cover, adds zeros.
-        y = torch.nn.functional.pad(y, [p for n, b in zip(extra[::-1], before[::-1], strict=True) for p in (-b, n)])
-        for i in range(rank):
-            missing = wanted[i] - y.shape[2 + i]
-            if missing > 0:
-                y = torch.nn.functional.pad(y, [0, 0] * (rank - 1 - i) + [0, missing])
-            y = y.narrow(2 + i, 0, wanted[i])
-        return y if bias is None else y + bias.view(1, -1, *([1] * rank))
+    settings = (strides, dilations, group, before, list(extra), wanted)
+    e.compute(_cropped, x, w, bias, *settings, outs=[out], fresh=True)
 
-    e.compute(run, x, w, bias, outs=[out], fresh=True)
+
+def _cropped(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, strides: Sequence[int], dilations: Sequence[int],
+    group: int, before: Sequence[int], extra: Sequence[int], wanted: Sequence[int],
+) -> torch.Tensor:  # fmt: skip
+    """A transposed convolution without pads, cropped: ONNX allows uneven pads and an output_shape, ATen does not."""
+    none = [0] * len(wanted)
+    y: torch.Tensor = aten.convolution(x, w, None, strides, none, dilations, True, none, group)
+    # A negative pad, for an output_shape beyond what the windows cover, adds zeros.
+    y = torch.nn.functional.pad(y, [p for n, b in zip(extra[::-1], before[::-1], strict=True) for p in (-b, n)])
+    for i, size in enumerate(wanted):
+        missing = size - y.shape[2 + i]
+        if missing > 0:
+            y = torch.nn.functional.pad(y, [*[0, 0] * (len(wanted) - 1 - i), 0, missing])
+        y = y.narrow(2 + i, 0, size)
+    return y if bias is None else y + bias.view(1, -1, *([1] * len(wanted)))
 
 
 def _output_padding(node: ir.Node) -> list[int] | None:

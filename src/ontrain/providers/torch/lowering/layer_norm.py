@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -33,6 +34,13 @@ _PIECE = 1 << 20
 """Bytes of a large value that calls on places work on at a time: they are still in the cache for the next call."""
 
 
+def _factor(e: Emitter, operand: Buf, x: Buf, axis: int) -> Buf:
+    """A scale or bias in the dimensions that are normalised."""
+    sizes = x.shape[axis:]
+    operand = e.view(operand, lambda t: t.reshape(t.shape[max(0, t.dim() - len(sizes)) :]))
+    return operand if operand.shape == sizes else e.contiguous(e.view(operand, lambda t: t.expand(sizes)))
+
+
 @lowers("LayerNormalization")
 def layer_normalization(e: Emitter, node: ir.Node) -> None:
     inputs = [*node.inputs, None][:3]
@@ -45,12 +53,7 @@ def layer_normalization(e: Emitter, node: ir.Node) -> None:
     if _varies(scale, axis, x) or (bias is not None and _varies(bias, axis, x)):
         e.compute(_rowwise_affine, x, scale, bias, axis, eps, outs=_outputs(e, node, statistics))
         return
-    scale = e.view(scale, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
-    if bias is not None:
-        bias = e.view(bias, lambda t: t.reshape(t.shape[max(0, t.dim() - len(x.shape) + axis) :]))
-    if scale.shape != x.shape[axis:]:
-        scale = e.contiguous(e.view(scale, lambda t: t.expand(x.shape[axis:])))
-        bias = e.contiguous(e.view(bias, lambda t: t.expand(x.shape[axis:]))) if bias is not None else None
+    scale, bias = _factor(e, scale, x, axis), None if bias is None else _factor(e, bias, x, axis)
     # As rows, which is how most readers, products, take the result: they then need no view of it.
     rows, sizes = math.prod(x.shape[:axis]), x.shape[axis:]
     pin = e.pinned(node.outputs[0])
@@ -168,17 +171,7 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     if not whole or mean.dtype != x.dtype or not _is_planned(e, x, dx, axis):
         # ATen gives no adjoint of a bias it is not shown, and never reads one: the scale stands in for it.
         operands = (dy, x, x.shape[axis:], mean, inv_std, scale, scale, [True, True, True])
-        outs: list[Buf | None] = [dx, dscale, dbias]
-        if dx.meta.numel() * dx.dtype.itemsize <= _TINY and dscale.dtype == dbias.dtype == dx.dtype:
-            places = {"out0": dx, "out1": dscale, "out2": dbias}
-            e.run(
-                private("torch.ops.aten.native_layer_norm_backward").out,
-                *operands,
-                **places,
-                writes=[dx, dscale, dbias],
-            )
-        else:
-            e.compute(private("torch.ops.aten.native_layer_norm_backward").default, *operands, outs=outs, fresh=True)
+        _backward_by_aten(e, operands, [dx, dscale, dbias])
         return
     pieces = _pieces(x, axis)
     flat = [_rows(e, operand, axis) for operand in (dx, dy, x, mean, inv_std)]
@@ -190,6 +183,16 @@ def layer_normalization_grad(e: Emitter, node: ir.Node) -> None:
     ones = e.constant(torch.ones(pieces, dtype=x.dtype))
     e.run(_normalise_backward, flat[0], *vectors, *flat[1:], ones, _number(e, -width, x), *scratch,
           writes=[flat[0], *vectors[:2], *scratch])  # fmt: skip
+
+
+def _backward_by_aten(e: Emitter, operands: tuple[Any, ...], outs: list[Buf]) -> None:
+    """Emit one call of ATen's kernel, which writes into the planned places of small results."""
+    kernels = private("torch.ops.aten.native_layer_norm_backward")
+    dx, dscale, dbias = outs
+    if dx.meta.numel() * dx.dtype.itemsize <= _TINY and dscale.dtype == dbias.dtype == dx.dtype:
+        e.run(kernels.out, *operands, out0=dx, out1=dscale, out2=dbias, writes=outs)
+    else:
+        e.compute(kernels.default, *operands, outs=[*outs], fresh=True)
 
 
 def _backward_by_kernel(e: Emitter, dx: Buf, sums: Sequence[Buf], rows: Sequence[Buf], scale: Buf) -> None:
