@@ -68,10 +68,16 @@ def _weights_of_experts(x):
         lambda x: x * torch.isin((x * 2).long(), torch.tensor([[0, 1], [5, 7]])),
         lambda x: x * torch.isin((x * 2).long(), torch.tensor(1), invert=True),
         lambda x: x * torch.isin((x * 2).long(), torch.tensor([], dtype=torch.int64)),
+        lambda x: torch.subtract(torch.multiply(x, x), torch.negative(x)).multiply(3).subtract_(x, alpha=2),
+        lambda x: torch.where(torch.greater(x, 0) & torch.less_equal(x, 1), torch.absolute(x), torch.arctan(x)),
+        lambda x: x * x.greater_equal(0.1) + x * x.not_equal(x[0]) + x * torch.less(x, x.flip(0)),
+        lambda x: torch.arctan2(x, x.flip(0)) + torch.arcsinh(x) + torch.arctanh(x.tanh() / 2),
+        lambda x: torch.arcsin(x.tanh() / 2) + torch.arccos(x.tanh() / 2) + torch.arccosh(x.abs() + 2),
     ],
-    ids=["logit", "among few", "not the number", "among none"],
-)
-def test_what_detectors_ask_has_no_program_taken_apart(function, monkeypatch):
+    ids=["logit", "among few", "not the number", "among none", "second names of products and differences",
+         "second names of comparisons", "of comparisons with numbers", "of functions", "of inverses"],
+)  # fmt: skip
+def test_what_detectors_ask_and_second_names_have_no_program_taken_apart(function, monkeypatch):
     apart = []
     own = program.decomposed
     monkeypatch.setattr(program, "decomposed", lambda exported: apart.append(1) or own(exported))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -174,3 +176,58 @@ def test_bounds_of_noise_follow_from_the_length_in_one_graph():
         torch.testing.assert_close(x.grad, torch.ones_like(x))
         assert not torch.equal(module(x), y)
     assert module.__dict__["_engine"].captures == 1
+
+
+class Inner(nn.Module):
+    """A layer in a layer, which takes lengths in its signature alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x, lengths=None):
+        x = self.layer(x)
+        if lengths is not None:
+            raise ValueError("no lengths")
+        return x.tanh()
+
+
+class Outer(Inner):
+    """Calls one that raises an error."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x, lengths=None):
+        return self.inner(self.layer(x), lengths)
+
+
+class Trying(nn.Module):
+    """Hands lengths to those layers that take them."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers, self.last = nn.ModuleList(layers), nn.Linear(3, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            try:
+                x = layer(x, lengths=2)
+            except (TypeError, ValueError):
+                x = layer(x)
+        return self.last(x).square().sum()
+
+
+@pytest.mark.parametrize("kinds", [(nn.Tanh, Inner), (Outer, nn.Tanh), (Inner, Outer)])
+def test_forward_may_catch_the_errors_of_its_layers(kinds):
+    module = Trying([kind() for kind in kinds]).double()
+    ours = ORTModule(copy.deepcopy(module))
+    for rows in (2, 4):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        for each in (ours, module):
+            each.zero_grad()
+            each(x).backward()
+        torch.testing.assert_close(ours(x), module(x))
+        for a, b in zip(ours.module.parameters(), module.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,13 +43,17 @@ def has_derivative_of_forward(function: type[torch.autograd.Function], args: Seq
         args: what `apply` was called with while tracing; tensors are replaced by random ones in their shape, whole
             numbers by zeros and ones: they may be a mask, which hides all where it is zero, or places.
     """
-    flags: list[bool] = []
-    # A thread of its own has none of the modes that the trace is running under.
-    thread = threading.Thread(target=lambda: flags.append(_agree(function, args)))
+    return bool(_tried(lambda: _agree(function, args)))
+
+
+def _tried(trial: Callable[[], Any]) -> Any:
+    """Return what a trial returns in a thread of its own, which has none of the modes that the trace runs under."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(trial()))
     with _unchanged_modules():
         thread.start()
         thread.join()
-    return flags == [True]
+    return results[0]
 
 
 @contextmanager
@@ -88,20 +93,23 @@ class OwnBackward:
     ) -> None:
         self._function, self._forward, self._setup = function, forward, setup
         self._name = f"{function.__module__}.{function.__qualname__}"
-        self._marked = list[list[int]]()
+        self._marked = list[tuple[list[int], list[int]]]()
 
     def forward(self, *leaves: Any) -> Any:
         """Call forward, setup_context and backward; return what forward returned, bound to the backward."""
         args = leaves if self._setup is not None else leaves[1:]
-        context = _Context(args, self._name)
+        copies = {at: args[at].clone() for at in _written_places(self._function, args)}
+        handed = tuple([copies.get(at, arg) for at, arg in enumerate(args)])
+        context = _Context(args, self._name, [*copies.values()])
         if self._setup is None:
-            returned = self._forward(context, *args)
+            returned = self._forward(context, *handed)
         else:
-            returned = self._forward(*args)
+            returned = self._forward(*handed)
             _set_grad_enabled(False)  # as `apply` has it, unseen by the trace
-            self._setup(context, args, returned)
+            self._setup(context, handed, returned)
         _set_grad_enabled(True)  # what forward and setup_context left is none of the backward's matter
         results = list(returned) if isinstance(returned, tuple) else [returned]
+        dirty = context.dirty_results(results, {id(copy): args[at] for at, copy in copies.items()})
         self._refuse_complex([x for x, wants in zip(args, context.needs_input_grad, strict=True) if wants])
         if any(context.needs_input_grad):
             self._refuse_complex([y for y in results if context.flows_through(y)])
@@ -120,7 +128,11 @@ class OwnBackward:
         left = [at for at, y in enumerate(results) if isinstance(y, torch.Tensor) and at not in standing]
         for at in left:
             results[at] = results[at].detach()
-        self._marked.append(left)
+        for at, x in dirty.items():
+            results[at] = x.copy_(results[at])
+        if self._setup is None:
+            leaves[0].mark_dirty(*dirty.values())
+        self._marked.append((left, list(dirty)))
         return tuple(results) if isinstance(returned, tuple) else results[0]
 
     def _refuse_complex(self, values: Sequence[Any]) -> None:
@@ -132,9 +144,11 @@ class OwnBackward:
             )
 
     def setup_context(self, context: Any, inputs: Any, output: Any) -> None:
-        """Tell autograd's context what takes no gradient. All else was done: twice would draw or count twice."""
+        """Tell autograd's context what takes no gradient, and which are inputs. All else was done, and is not again."""
         results = output if isinstance(output, tuple) else (output,)
-        context.mark_non_differentiable(*(results[at] for at in self._marked.pop()))
+        constant, dirty = self._marked.pop()
+        context.mark_non_differentiable(*(results[at] for at in constant))
+        context.mark_dirty(*(results[at] for at in dirty))
 
 
 class _Leaves(TorchFunctionMode):
@@ -279,11 +293,12 @@ def _(
 class _Context:
     """What a function's own forward and backward keep for each other."""
 
-    def __init__(self, args: Sequence[Any], function: str) -> None:
+    def __init__(self, args: Sequence[Any], function: str, copies: Sequence[torch.Tensor]) -> None:
         self.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
         self.saved_tensors: tuple[Any, ...] = ()
         self._given = frozenset(map(id, args))
         self._function, self._constant, self._zeros = function, list[Any](), True
+        self._copies, self._dirty = frozenset(map(id, copies)), set[int]()
 
     def save_for_backward(self, *tensors: Any) -> None:
         # What forward makes has no gradient in eager, and a backward may write to what it makes of that.
@@ -294,11 +309,17 @@ class _Context:
         self._constant.extend(tensors)
 
     def mark_dirty(self, *tensors: Any) -> None:
-        raise CaptureError(
-            f"the autograd function {self._function} writes to its input, and has a backward of its own",
-            reason="a graph has values, and no memory that changes",
-            way_out="compute a new tensor in its forward, without ctx.mark_dirty",
-        )
+        self._dirty.update(map(id, tensors))
+        if not self._dirty <= self._copies:
+            raise CaptureError(
+                f"the autograd function {self._function} writes to its input, and has a backward of its own",
+                reason="a trial of its forward on random numbers does not tell to which",
+                way_out=f"compute a new tensor in its forward, without ctx.mark_dirty; or {BROKEN}",
+            )
+
+    def dirty_results(self, results: Sequence[Any], inputs: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The places of the results that are inputs written to, with these inputs; forward has their copies."""
+        return {at: inputs[id(y)] for at, y in enumerate(results) if id(y) in self._dirty}
 
     def set_materialize_grads(self, value: bool) -> None:
         self._zeros = value
@@ -396,15 +417,41 @@ def _bare(function: type[torch.autograd.Function]) -> Any:
     """The function's forward under autograd, without its backward."""
 
     def run(*args: Any) -> Any:
-        nothing = SimpleNamespace(
-            needs_input_grad=tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args),
-            **{name: lambda *_, **__: None for name in _CONTEXT},
-        )
-        if function.setup_context is not torch.autograd.Function.setup_context:
+        if own_setup_of(function) is not None:
             return function.forward(*args)
-        return function.forward(nothing, *args)
+        return function.forward(_stand_in(args), *args)
 
     return run
+
+
+def _stand_in(args: Sequence[Any], **methods: Callable[..., None]) -> SimpleNamespace:
+    """A context of a forward that nobody differentiates."""
+    return SimpleNamespace(
+        needs_input_grad=tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in args),
+        **{name: lambda *_, **__: None for name in _CONTEXT} | methods,
+    )
+
+
+def _written_places(function: type[torch.autograd.Function], args: Sequence[Any]) -> list[int]:
+    """Return which arguments a function marks as dirty, found by a trial of its forward on random tensors."""
+    setup = own_setup_of(function)
+    codes = [getattr(inspect.unwrap(own), "__code__", None) for own in (function.forward, setup) if own is not None]
+    if not any(code is not None and "mark_dirty" in code.co_names for code in codes):
+        return []
+    marked, sample = list[Any](), list[Any]()
+
+    def trial() -> None:
+        generator = torch.Generator().manual_seed(0)
+        sample.extend(_random(value, 1.0, generator) for value in args)
+        context = _stand_in(sample, mark_dirty=lambda *tensors: marked.extend(tensors))
+        with torch.no_grad(), _RealTensors(), suppress(Exception):  # the user's code, on inputs that it may not take
+            if setup is None:
+                function.forward(context, *sample)
+            else:
+                setup(context, tuple(sample), function.forward(*sample))
+
+    _tried(trial)
+    return [at for at, value in enumerate(sample) if any(value is x for x in marked if isinstance(x, torch.Tensor))]
 
 
 _CONTEXT = ("save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads")

@@ -68,9 +68,10 @@ def tracing(
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
-                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(), _numbers_of_numpy(), whole,
-                      traced_autograd(), texts_of_sizes(), traced_assignments(), undivided_scans(), one_size_each(),
-                      answering, passed_checks(silent, held), equality_by_elements(), SpelledOut()):  # fmt: skip
+                      _caught_errors(), _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
+                      _numbers_of_numpy(), whole, traced_autograd(), texts_of_sizes(), traced_assignments(),
+                      undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
+                      equality_by_elements(), SpelledOut()):  # fmt: skip
             stack.enter_context(guard)
         yield
 
@@ -255,6 +256,33 @@ def _tensors_of_sizes() -> Iterator[None]:
         return as_tensor
 
     with wrapped({"torch.as_tensor": varying}):
+        yield
+
+
+@contextmanager
+def _caught_errors() -> Iterator[None]:
+    """Let forward catch what a submodule raises: torch's tracer would take the submodule for one that goes on.
+
+    try:
+        x = layer(x, lengths=lengths)
+    except TypeError:
+        x = layer(x)
+    """
+
+    def leaving(own: Any) -> Any:
+        def call_module(tracer: Any, *args: Any, **kwargs: Any) -> Any:
+            modules = of("torch.fx.Tracer.module_stack", tracer)
+            before = dict(modules)
+            try:
+                return own(tracer, *args, **kwargs)
+            except BaseException:
+                modules.clear()
+                modules.update(before)
+                raise
+
+        return call_module
+
+    with wrapped({"torch.fx.Tracer.call_module": leaving}):
         yield
 
 

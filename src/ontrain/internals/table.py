@@ -127,6 +127,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.random.default_generator", "know where forward sets torch's generator", None,
         "capturing a forward that calls torch.manual_seed or torch.set_rng_state", replaced=True,
         callers=("torch.random.manual_seed", "torch.random.set_rng_state")),
+    Row("torch.fx.Tracer.call_module", "know which modules a trace is in behind one that raises an error", None,
+        "capturing a forward that catches an error of a submodule", replaced=True),
     Row("torch.fx.Tracer.module_stack", "keep which modules a trace is in while a function is tried out", None,
         _FUNCTIONS, of_instance=True),
     Row("torch._library.custom_ops.OPDEFS", "find the code of operators that a program registers", None, _OPERATORS),

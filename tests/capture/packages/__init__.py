@@ -26,6 +26,7 @@ from tests.capture.packages import (
     sequences,
     speech,
     unusual,
+    variants,
     volumes,
 )
 from tests.capture.packages.entry import MODELS, PackageModel
@@ -58,5 +59,6 @@ __all__ = [
     "sequences",
     "speech",
     "unusual",
+    "variants",
     "volumes",
 ]

@@ -52,6 +52,10 @@ def _shrunk_by_a_counter(module):
     module.first.weight.data /= module.calls
 
 
+def _by_second_names(module):
+    module.first.weight.data.copy_(torch.multiply(torch.negative(module.first.weight.data), module.mask))
+
+
 def _normalised(module):
     module.first.weight.data = nn.functional.normalize(module.first.weight.data, dim=1)
 
@@ -63,7 +67,7 @@ def _power_iteration(module):
 
 
 WRITES = [_by_data, _by_augmented_data, _in_place, _without_gradients, _clamped, _a_column, _shrunk,
-          _shrunk_by_a_counter, _normalised, _power_iteration]  # fmt: skip
+          _shrunk_by_a_counter, _by_second_names, _normalised, _power_iteration]  # fmt: skip
 
 
 class Masked(nn.Module):

@@ -56,13 +56,14 @@ def overload(target: OpOverload) -> str:
 
 
 def operator_name(target: OpOverload) -> str:
-    """Return "add" for aten::add.Tensor, "prims::add" in another namespace, the functional name of an in-place one."""
+    """Return "add" for aten::add.Tensor, "prims::add" in another namespace, the functional name of an in-place one.
+
+    Of two names for the same operator it is the one that has the translation: "mul" for aten::multiply.
+    """
     name: str = schema(target).name.removeprefix("aten::")
     if schema(target).is_mutable:
-        if name.startswith("__i"):
-            return f"__{name[3:]}"
-        return name.removesuffix("_")
-    return name
+        name = f"__{name[3:]}" if name.startswith("__i") else name.removesuffix("_")
+    return _SYNONYMS.get(name, name)
 
 
 def find(target: Any) -> Handler | None:
@@ -79,6 +80,13 @@ def find(target: Any) -> Handler | None:
     same = name.removesuffix("_copy").removeprefix("prims::" if name in _SAME_PRIMS else "")
     return table.get(f"{same}.{overload(target)}", table.get(same)) if same != name else None
 
+
+_SYNONYMS = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctan2": "atan2", "arctanh": "atanh", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
+    "multiply": "mul", "negative": "neg", "not_equal": "ne", "subtract": "sub",
+}  # fmt: skip
+"""torch's second names of operators, as it documents them: torch.multiply is torch.mul."""
 
 _SAME_PRIMS = frozenset({
     "prims::abs", "prims::acos", "prims::acosh", "prims::add", "prims::asin", "prims::asinh", "prims::atan",

@@ -43,6 +43,7 @@ class Storage:
         layout: sizes, strides and dtype of what a variable holds, and so is in no arena: a kernel's own result, or what
             the caller lends.
         lent: whether it is the caller's, so that nothing may write to it.
+        exact: whether a kernel counts on the layout that is planned.
     """
 
     nbytes: int
@@ -54,6 +55,7 @@ class Storage:
     frame: Storage | None = None
     layout: Layout | None = None
     lent: bool = False
+    exact: bool = False
 
     @property
     def held(self) -> bool:

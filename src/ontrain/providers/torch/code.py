@@ -56,7 +56,7 @@ def codes(
     viewed = {
         id(root) for part in parts for instruction in part for buf in (*instruction.reads, *instruction.writes)
         if (root := buf.storage.root()).held
-        and (isinstance(instruction.fn, StockKernel) or buf.layout() != root.layout)
+        and (isinstance(instruction.fn, StockKernel) or buf.storage.exact or buf.layout() != root.layout)
     }  # fmt: skip
     written, handed_on = [], list[Storage]()
     for at, part in enumerate(parts):

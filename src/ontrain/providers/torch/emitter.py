@@ -248,6 +248,7 @@ class Emitter:
     def ordered(self, buf: Buf, order: torch.memory_format) -> Buf:
         """Return the buffer with its elements in an order, as a copy where they lie in another."""
         if buf.meta.is_contiguous(memory_format=order):
+            buf.storage.exact = True
             return buf
         if order is torch.contiguous_format:
             return self.contiguous(buf)
@@ -339,6 +340,7 @@ class Emitter:
     def contiguous(self, buf: Buf) -> Buf:
         """Return the buffer laid out in row-major order."""
         if buf.meta.is_contiguous():
+            buf.storage.exact = True
             return buf
         copy = self.new(buf.shape, buf.dtype)
         if self.device.type == "cpu" and len(buf.shape) == 2 and buf.meta.stride(0) == 1:

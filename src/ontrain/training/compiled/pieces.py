@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import fx, nn
 from ontrain.capture import IteratorStandIn, Table, holds_iterators, replaced_iterators, tables_of
 from ontrain.errors import OntrainError
 from ontrain.training.compiled.backend import ontrain
+from ontrain.training.compiled.untraced import generators_of, untraced
 
 __all__ = ["Pieces"]
 
@@ -37,10 +39,10 @@ class Pieces:
 
     def __init__(self, module: nn.Module, reason: OntrainError, options: Mapping[str, Any]) -> None:
         self.count = 0
-        self._name, self._reason, self._options = type(module).__name__, reason, options
+        self._module, self._reason, self._options = module, reason, options
         self._run = torch.compile(module, backend=self._compiled)
         self._tables, self._iterators = tables_of(module), dict[int, IteratorStandIn]()
-        self._holding, self._looked = list[Table](), -1
+        self._holding, self._generators, self._looked = list[Table](), list[Random](), -1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns.
@@ -51,13 +53,14 @@ class Pieces:
         before = self.count
         if self._looked != before:  # another kind of value in an attribute that forward reads is compiled anew
             self._holding, self._looked = list(filter(holds_iterators, self._tables)), before
+            self._generators = generators_of(self._module)
         tables = [(table, table.entries()) for table in self._holding]
-        with replaced_iterators(tables, _Untraced, self._iterators):
+        with replaced_iterators(tables, _Untraced, self._iterators), untraced(self._generators):
             result = self._run(*args, **kwargs)
         if not before:
+            name, graphs = type(self._module).__name__, f"{self.count} graph{'s' * (self.count != 1)}"
             warnings.warn(
-                f"{self._name} runs in {self.count} graph{'s' * (self.count != 1)}, with PyTorch in between, where one "
-                f"would be faster: {self._reason}",
+                f"{name} runs in {graphs}, with PyTorch in between, where one would be faster: {self._reason}",
                 stacklevel=4,
             )
         return result

@@ -183,7 +183,7 @@ def attention_grad(e: Emitter, node: ir.Node) -> None:
         weights = apply_mask(e, probs, mask, e.new(probs.shape, probs.dtype))
     _multiply(e, _transposed(e, _flat(e, weights)), batched(e, dy, lead), dv)
     wide = torch.promote_types(q.dtype, torch.float32)
-    unrounded = dscores if wide == q.dtype else e.new(probs.shape, wide)
+    unrounded = dscores if wide == q.dtype and dscores.meta.is_contiguous() else e.new(probs.shape, wide)
     dy3, v3 = (batched(e, _as(e, x, wide), lead) for x in (dy, v))
     _multiply(e, dy3, _transposed(e, v3), unrounded)
     if dropout:

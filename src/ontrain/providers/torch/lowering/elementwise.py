@@ -317,12 +317,16 @@ def softmax(e: Emitter, node: ir.Node) -> None:
 
 @lowers_composite("SoftmaxGrad", "LogSoftmaxGrad")
 def softmax_grad(e: Emitter, node: ir.Node) -> None:
-    dy, y = (e.value(v) for v in node.inputs)
+    dy, y = (e.contiguous(e.value(v)) for v in node.inputs)
     axis = attributes(node).get("axis", -1)
-    out = e.out(node.outputs[0])
+    place = e.out(node.outputs[0])
+    # ATen writes the gradient as into dense memory, whatever the strides of `out` are.
+    out = place if place.meta.is_contiguous() else e.new(place.shape, place.dtype)
     if node.op_type == "SoftmaxGrad":
         e.run(private("torch.ops.aten._softmax_backward_data").out, dy, y, axis, y.dtype, grad_input=out, writes=[out])
     else:
         e.run(private("torch.ops.aten._log_softmax_backward_data").out, dy, y, axis, y.dtype, out=out, writes=[out])
     # ATen's row kernels read a row before they write it, so dy's memory can be the result's.
     e.program[-1].reuses = [dy]
+    if out is not place:
+        e.copy(out, place)
