@@ -61,18 +61,20 @@ def resize(
         [shape[a] for a in over], constant_of(scales, "its input scales"), constant_of(sizes, "its input sizes"),
         keep_aspect_ratio_policy,
     )  # fmt: skip
+    crop = coordinate_transformation_mode == "tf_crop_and_resize"
+    if not crop and lengths == [shape[a] for a in over]:
+        return op.Identity(x)  # whatever the scales say, as onnxruntime has it
     if is_float(x) and not antialias and not exclude_outside:
         native = _native(shape, over, factors, lengths, (mode, coordinate_transformation_mode, nearest_mode))
         if native is not None:
             return op.composite("Interpolate", x, size=native[0], mode=native[1])
-    crop = coordinate_transformation_mode == "tf_crop_and_resize"
     window = constant_of(roi, "its input roi") if crop else None
     outside = np.zeros([1] * len(shape), bool)
     whole = None if is_float(x) or mode == "nearest" else x.dtype
     y = op.Cast(x, to=1) if whole is not None else x
     for i, axis in enumerate(over):
         n, m = shape[axis], lengths[i]
-        if factors[i] == 1 and n == m and not crop:
+        if (factors[i] == 1 or antialias) and n == m and not crop:
             continue
         part = (float(window[i]), float(window[len(over) + i])) if window is not None else (0.0, 1.0)
         # Which neighbour is nearest at a tie is a matter of rounding: onnxruntime and torch compute places in single.

@@ -88,6 +88,7 @@ from ontrain.operators.record import (
 )
 from ontrain.operators.recurrent import directions_backwards, has_stock_activations, is_plain_layer
 from ontrain.operators.scatter import gather_adjoint, is_from_start
+from ontrain.operators.shape import slice_places
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
@@ -182,6 +183,7 @@ __all__ = [
     "adaptive_windows",
     "affine_places",
     "scaled_size",
+    "slice_places",
     "window_counts",
     "window_places",
     "transposed",

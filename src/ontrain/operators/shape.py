@@ -16,7 +16,7 @@ from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, Stock, View, define
 from ontrain.operators.shapes import static_dims
 
-__all__: list[str] = []
+__all__ = ["slice_places"]
 
 Array = np.ndarray[Any, Any]
 
@@ -232,7 +232,7 @@ def slice_(op: Op, dy: Value, x: Value, *_: Value | None) -> Adjoints:
     before, after = [0] * len(shape), [0] * len(shape)
     for start, end, place, step in zip(starts.tolist(), ends.tolist(), axes.tolist(), steps.tolist(), strict=True):
         axis = place % len(shape)
-        taken = _places(start, end, step, shape[axis])
+        taken = slice_places(start, end, step, shape[axis])
         if step == 1:
             before[axis], after[axis] = taken.start, shape[axis] - taken.start - len(taken)
         else:
@@ -242,8 +242,11 @@ def slice_(op: Op, dy: Value, x: Value, *_: Value | None) -> Adjoints:
     return [dy, *[None] * (len(op.inputs) - 1)]
 
 
-def _places(start: int, end: int, step: int, size: int) -> range:
-    """The places that a slice takes, by ONNX's clamping, which is not quite Python's."""
+def slice_places(start: int, end: int, step: int, size: int) -> range:
+    """Return the places that a Slice takes of an axis, by ONNX's clamping.
+
+    It is not quite Python's: from beyond the first element a negative step goes on from the first one.
+    """
     start, end = start + size * (start < 0), end + size * (end < 0)
     if step > 0:
         return range(min(max(start, 0), size), min(max(end, 0), size), step)

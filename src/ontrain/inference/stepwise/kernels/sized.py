@@ -7,6 +7,7 @@ import torch
 from ontrain.errors import ProviderError
 from ontrain.inference.stepwise.kernels.registry import Call, kernel
 from ontrain.inference.stepwise.values import Value
+from ontrain.operators import slice_places
 
 __all__: list[str] = []
 
@@ -41,9 +42,9 @@ def _slice(call: Call) -> list[Value]:
     starts, ends = call.numbers(1) or [], call.numbers(2) or []
     axes, steps = call.numbers(3) or list(range(len(starts))), call.numbers(4) or [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        places = range(*slice(start, end, step).indices(x.shape[axis])) if step else None
-        if places is None:
+        if step == 0:
             raise ProviderError("a slice has the step 0")
+        places = slice_places(start, end, step, x.shape[axis])
         if step > 0:
             x = x[(slice(None),) * (axis % x.dim()) + (slice(places.start, max(places.stop, places.start), step),)]
         else:

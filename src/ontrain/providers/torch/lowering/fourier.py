@@ -43,5 +43,6 @@ def _transform(x: torch.Tensor, length: int | None, axis: int, inverse: bool, on
     if onesided and inverse:
         signal: torch.Tensor = torch.fft.irfft(z, length, axis)
         return signal[..., None]
-    y = torch.view_as_real((torch.fft.ifft if inverse else torch.fft.fft)(z, length, axis))
+    # Of a real signal the inverse is a conjugate that is not computed yet.
+    y = torch.view_as_real((torch.fft.ifft if inverse else torch.fft.fft)(z, length, axis).resolve_conj())
     return y.narrow(axis, 0, y.shape[axis] // 2 + 1) if onesided else y

@@ -120,6 +120,9 @@ def reduce_norm(e: Emitter, node: ir.Node) -> None:
         real, imaginary = (e.select(x, axes[0], index) for index in (0, 1))
         e.call(torch.hypot, real, imaginary, out=_without_ones(e, out, real.shape))
         return
+    if not axes:  # of no axes, which the kernel would take for all
+        e.call(torch.abs, x, out=out)
+        return
     if axes and max(axes) < len(x.shape) - 1 and x.dtype in _EXACT_SQUARES:
         # Over axes that are not the last, ATen's norm goes element by element.
         magnitudes = e.call(torch.abs if order == 1 else torch.square, x, out=e.new(x.shape, x.dtype))
@@ -147,7 +150,7 @@ def _with_axes(**functions: Callable[[torch.Tensor, list[int], bool], torch.Tens
 
 _with_axes(
     ReduceSumSquare=lambda t, axes, keep: _sum_of_squares(t, axes, keep),
-    ReduceLogSum=lambda t, axes, keep: torch.sum(t, axes, keep).log_(),
+    ReduceLogSum=lambda t, axes, keep: torch.sum(t, axes, keep).log_() if axes else torch.log(t),
     ReduceProd=lambda t, axes, keep: _prod(t, axes, keep),
 )
 
@@ -156,7 +159,7 @@ def _sum_of_squares(t: torch.Tensor, axes: list[int], keep: bool) -> torch.Tenso
     if t.dtype in _EXACT_SQUARES:
         squares = torch.square(t)
         return torch.sum(squares, axes, keep) if axes else squares
-    norm: torch.Tensor = torch.linalg.vector_norm(t, 2, axes, keep)
+    norm: torch.Tensor = torch.linalg.vector_norm(t, 2, axes, keep) if axes else torch.abs(t)
     return norm.square_()
 
 

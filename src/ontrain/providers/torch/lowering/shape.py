@@ -11,6 +11,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
+from ontrain.operators import slice_places
 from ontrain.providers.torch.buffers import Buf, order_of, torch_dtype
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.registry import attributes, lowers, lowers_composite
@@ -67,7 +68,7 @@ def slice_(e: Emitter, node: ir.Node) -> None:
 
 
 def _slice_axis(e: Emitter, x: Buf, start: int, end: int, axis: int, step: int) -> Buf:
-    picked = range(x.shape[axis])[slice(start, end if end > -(2**60) else None, step)]
+    picked = slice_places(start, end, step, x.shape[axis])
     if step > 0:
         return e.view(x, lambda t: t[(slice(None),) * axis + (slice(picked.start, picked.stop, step),)])
     index = e.constant(torch.tensor(list(picked), dtype=torch.int64, device=e.device))
