@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from ontrain.training.compiled.untraced import generators_of, untraced
 from ontrain.training.ortmodule import ORTModule
 
 
@@ -50,3 +51,17 @@ def test_a_generator_that_a_module_holds_draws_in_each_call(name):
             torch.testing.assert_close(a.grad, b.grad)
     assert ours.module.generator.getstate() == eager.generator.getstate()
     assert type(ours.module.generator) is random.Random
+
+
+def test_the_last_of_several_calls_gives_a_generator_its_class_back():
+    module = Drawing(DRAWS["branch"])
+    generators = generators_of(module)
+    assert len(generators) == 2
+    first, second = untraced(generators), untraced(generators)
+    first.__enter__()
+    assert generators_of(module) == generators
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert type(module.generator) is not random.Random
+    second.__exit__(None, None, None)
+    assert type(module.generator) is random.Random

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,16 +36,31 @@ for _name in dir(random.Random):
 def generators_of(module: nn.Module) -> list[random.Random]:
     """Return the generators of Python's that a module's forward can come to, but for that of `random`'s functions."""
     own = vars(random)["_inst"]
-    return [each for each in reachable([module], (random.Random,)) if type(each) is random.Random and each is not own]
+    kinds = (random.Random, _UntracedGenerator)  # the latter within a call in another thread
+    return [each for each in reachable([module], (random.Random,)) if type(each) in kinds and each is not own]
+
+
+_LOCK = threading.Lock()
+_USERS: Counter[int] = Counter()
+"""How many calls at this moment have each generator untraced, by its id."""
 
 
 @contextmanager
 def untraced(generators: Sequence[random.Random]) -> Iterator[None]:
-    """Have generators draw in each call, for as long as this lasts. Their states and their methods' results stay."""
-    for generator in generators:
-        generator.__class__ = _UntracedGenerator
+    """Have generators draw in each call, for as long as this lasts. Their states and their methods' results stay.
+
+    Calls in several threads may share a generator: the last of them gives it its class back.
+    """
+    with _LOCK:
+        for generator in generators:
+            _USERS[id(generator)] += 1
+            generator.__class__ = _UntracedGenerator
     try:
         yield
     finally:
-        for generator in generators:
-            generator.__class__ = random.Random
+        with _LOCK:
+            for generator in generators:
+                _USERS[id(generator)] -= 1
+                if not _USERS[id(generator)]:
+                    del _USERS[id(generator)]
+                    generator.__class__ = random.Random
