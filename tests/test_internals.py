@@ -190,3 +190,9 @@ def test_a_backward_pass_outlives_the_thread_that_captured_first():
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "[0.25, -0.25]\n"
+
+
+def test_the_rows_are_tried_without_a_warning():
+    """In a process of its own: torch gives many of its warnings once."""
+    code = "from ontrain.internals import check_all; check_all()"
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True)
