@@ -23,6 +23,7 @@ from ontrain.training.ortmodule.engine import Engine
 from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
+from ontrain.training.ortmodule.own_mode import enables_gradients
 from ontrain.training.ortmodule.special import with_special_methods
 
 __all__ = ["ORTModule"]
@@ -111,6 +112,7 @@ class ORTModule(nn.Module):
         except OptionError as error:
             if not self._fallback.wraps_anyway(type(module).__name__, error):
                 raise
+        own["_enables_gradients"] = enables_gradients(module.forward)
         # On the instance, so that inspect.signature shows the wrapped module's arguments: Hugging Face's Trainer asks.
         own["forward"] = functools.update_wrapper(functools.partial(ORTModule.forward, self), module.forward)
 
@@ -164,6 +166,9 @@ class ORTModule(nn.Module):
                         self._wrapped, self._provider, self._debug_options, lazy=self._lazy_outputs,
                         recomputation=self._recomputation, paths=not self._breaks,
                     )  # fmt: skip
+        if self._enables_gradients and not torch.is_grad_enabled():
+            with torch.enable_grad():
+                return self._engine(args, kwargs)
         return self._engine(args, kwargs)
 
     # While one thread captures, torch has a `nn.Module.__call__` that other threads must not come upon.
