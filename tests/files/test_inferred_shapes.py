@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import parser, shape_inference
 
-from ontrain.files import with_shapes
+from ontrain.files import inferred_graph, with_shapes
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 _ROW = "float[2] x) => (float[] y) <int64[1] r = {2147483648}>"
@@ -52,9 +52,9 @@ def test_the_memory_does_not_grow_with_the_length_of_a_vector(text: str, strict:
     script = f"""
 import resource
 from onnx import parser
-from ontrain.files import with_shapes
+from ontrain.files import inferred_graph
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-with_shapes(parser.parse_model({_HEAD + text!r}), strict={strict})
+inferred_graph(parser.parse_model({_HEAD + text!r}), strict={strict})
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 
@@ -71,4 +71,4 @@ def test_the_model_stays_as_it_was() -> None:
 def test_a_strict_look_refuses_a_contradiction() -> None:
     model = _model("g (float[n, 3] x, float[n] z) => (float[7, 7] y) { a = Add(z, z) y = Cast<to: int = 1>(x) }")
     with pytest.raises(shape_inference.InferenceError):
-        with_shapes(model, strict=True)
+        inferred_graph(model, strict=True)

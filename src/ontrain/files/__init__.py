@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ontrain.files.checks import check_proto as check_proto
     from ontrain.files.expansion import call_depth as call_depth, check_expansion as check_expansion
     from ontrain.files.guard_errors import sprung as sprung
-    from ontrain.files.inferred_shapes import with_shapes as with_shapes
+    from ontrain.files.inferred_shapes import inferred_graph as inferred_graph, with_shapes as with_shapes
+    from ontrain.files.inner_graphs import subgraphs as subgraphs
     from ontrain.files.left import left_data as left_data
     from ontrain.files.order import in_order as in_order
     from ontrain.files.ranks import infers_rank as infers_rank, with_types as with_types
@@ -30,7 +31,8 @@ _HOMES = {
     "checks": ("check_proto",),
     "expansion": ("call_depth", "check_expansion"),
     "guard_errors": ("sprung",),
-    "inferred_shapes": ("with_shapes",),
+    "inferred_shapes": ("inferred_graph", "with_shapes"),
+    "inner_graphs": ("subgraphs",),
     "left": ("left_data",),
     "order": ("in_order",),
     "ranks": ("infers_rank", "with_types"),

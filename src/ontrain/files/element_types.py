@@ -7,8 +7,8 @@ from functools import cache
 
 import onnx
 
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
-from ontrain.files.subgraphs import subgraphs
 
 __all__ = ["Foreign", "Types", "given_types", "result_types"]
 

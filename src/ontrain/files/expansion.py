@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from ontrain.errors import GraphError
-from ontrain.files.subgraphs import subgraphs
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.limits import NESTING, NODE_LIMIT, node_limit
 
 __all__ = ["call_depth", "check_expansion"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import onnx
 import onnx.shape_inference
 
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import STANDARD, schema_of
 
-__all__ = ["with_shapes"]
+__all__ = ["inferred_graph", "with_shapes"]
 
+_FEW = 1024
+"""Bytes of a stored tensor whose values shapes may depend on."""
 _LONGEST = 1 << 16
 """Elements of a vector that may be followed as if it were a shape; onnx takes some 140 bytes for each."""
 _HIDDEN = "ontrain.hidden"
@@ -19,8 +22,30 @@ _HIDDEN = "ontrain.hidden"
 _ROUNDS = 8
 
 
-def with_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """Return a copy of a model with the shapes that onnx infers, those that depend on the values of others, too.
+def with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model with the shapes that onnx infers, see `inferred_graph`.
+
+    Args:
+        model: left untouched.
+
+    Raises:
+        onnx.shape_inference.InferenceError: the model is damaged.
+        ValueError, RuntimeError: it is no model.
+    """
+    shaped, graph = onnx.ModelProto(), inferred_graph(model)
+    shaped.CopyFrom(model)
+    for field in ("node", "output", "value_info"):
+        shaped.graph.ClearField(field)
+        getattr(shaped.graph, field).extend(getattr(graph, field))
+    return shaped
+
+
+def inferred_graph(
+    model: onnx.ModelProto, outputs: Iterable[onnx.ValueInfoProto] | None = None, *, strict: bool = False
+) -> onnx.GraphProto:
+    """Return a model's graph with the shapes that onnx infers, those that depend on the values of others, too.
+
+    It has no values of weights that are too large for shapes: such a weight is an input.
 
     To follow values, onnx notes each element of a vector that could be a shape, whatever its dtype. A file that states
     or computes a length of 2^32 would take all memory. So values are followed in rounds, each through those nodes only
@@ -28,15 +53,16 @@ def with_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelPr
 
     Args:
         model: left untouched.
+        outputs: what is asked for in the place of the graph's outputs.
         strict: refuse types and shapes that contradict the operators.
 
     Raises:
         onnx.shape_inference.InferenceError: the model is damaged, or contradicts itself.
-        ValueError, RuntimeError: it has more than 2 GiB, or is no model.
+        ValueError, RuntimeError: it is no model.
     """
-    shaped = _inferred(model, strict, follow=False)
+    shaped = _inferred(_light(model, model.graph.output if outputs is None else outputs), strict, follow=False)
     if shaped.functions:  # onnx follows values into them where nobody sees their lengths
-        return shaped
+        return shaped.graph
     shaped.opset_import.add(domain=_HIDDEN, version=1)
     hidden = None
     for _ in range(_ROUNDS):
@@ -47,8 +73,27 @@ def with_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelPr
         shaped = _followed(shaped, unsafe, strict)
         if not unsafe:
             break
-    del shaped.opset_import[-1]
-    return shaped
+    return shaped.graph
+
+
+def _light(model: onnx.ModelProto, outputs: Iterable[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    """The model with large weights as inputs, without their values."""
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    graph, inputs = light.graph, {value.name for value in model.graph.input}
+    graph.name = model.graph.name
+    for field in ("node", "input", "value_info", "sparse_initializer"):
+        getattr(graph, field).extend(getattr(model.graph, field))
+    graph.output.extend(outputs)
+    for tensor in model.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _FEW:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            kind = graph.input.add(name=tensor.name).type.tensor_type
+            kind.elem_type = tensor.data_type
+            kind.shape.SetInParent()
+            for size in tensor.dims:
+                kind.shape.dim.add(dim_value=size)
+    return light
 
 
 def _inferred(model: onnx.ModelProto, strict: bool, *, follow: bool) -> onnx.ModelProto:
@@ -73,15 +118,8 @@ def _nodes(graph: onnx.GraphProto, domain: str) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         if node.domain == domain:
             yield node
-        for body in _bodies(node):
+        for body in subgraphs(node):
             yield from _nodes(body, domain)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _unsafe(graph: onnx.GraphProto, outer: dict[str, bool]) -> Iterator[onnx.NodeProto]:
@@ -91,7 +129,7 @@ def _unsafe(graph: onnx.GraphProto, outer: dict[str, bool]) -> Iterator[onnx.Nod
         names = (*node.input, *node.output)
         if _follows(node) and not all(short.get(name) for name in names if name):
             yield node
-        for body in _bodies(node):
+        for body in subgraphs(node):
             yield from _unsafe(body, short)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ontrain.files.subgraphs import subgraphs
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.limits import NESTING
 
 __all__ = ["in_order"]

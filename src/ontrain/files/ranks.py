@@ -7,12 +7,9 @@ from collections.abc import Iterable
 import onnx
 import onnx.shape_inference
 
-from ontrain.files.inferred_shapes import with_shapes
+from ontrain.files.inferred_shapes import inferred_graph
 
 __all__ = ["infers_rank", "with_types"]
-
-_FEW = 1024
-"""Bytes of a stored tensor whose values shapes may depend on."""
 
 
 def infers_rank(proto: onnx.ModelProto, name: str) -> bool:
@@ -57,23 +54,7 @@ def _dims(kind: onnx.TypeProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
 
 def _inferred(proto: onnx.ModelProto, outputs: Iterable[onnx.ValueInfoProto]) -> list[onnx.ValueInfoProto] | None:
     """What onnx infers of these outputs, without the values of weights; None where it infers nothing at all."""
-    model = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    graph = model.graph
-    graph.name = "types"
-    graph.node.extend(proto.graph.node)
-    inputs = {value.name for value in proto.graph.input}
-    graph.input.extend(proto.graph.input)
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= _FEW:
-            graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            kind = graph.input.add(name=tensor.name).type.tensor_type
-            kind.elem_type = tensor.data_type
-            kind.shape.SetInParent()
-            for size in tensor.dims:
-                kind.shape.dim.add(dim_value=size)
-    graph.output.extend(outputs)
     try:
-        return list(with_shapes(model).graph.output)
+        return list(inferred_graph(proto, outputs).output)
     except (ValueError, RuntimeError, MemoryError, onnx.shape_inference.InferenceError):
         return None

@@ -11,9 +11,9 @@ import onnx
 from ontrain.disk import open_file, read_file
 from ontrain.errors import GraphError, OptionError
 from ontrain.files.expansion import check_expansion
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.left import LeftData, left_data, may_be_left
 from ontrain.files.sparse import made_dense
-from ontrain.files.subgraphs import subgraphs
 from ontrain.files.tensors import raw_size
 from ontrain.places import model_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 
 from ontrain.errors import GraphError
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
-from ontrain.files.subgraphs import subgraphs
 
 __all__ = ["check_form", "check_range", "check_text", "without_empty_names"]
 

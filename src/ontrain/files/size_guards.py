@@ -10,7 +10,7 @@ import onnx
 from ontrain.files.demands import Demand, demands_of, stacked
 from ontrain.files.guard_errors import SIZES, STACKED
 from ontrain.files.guard_nodes import KIND, LARGEST, SLICES_FED, GuardNodes, scalar
-from ontrain.files.subgraphs import subgraphs
+from ontrain.files.inner_graphs import subgraphs
 
 __all__ = ["guard_sizes"]
 

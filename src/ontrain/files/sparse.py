@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from ontrain.errors import GraphError
-from ontrain.files.subgraphs import subgraphs
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.tensors import check_tensor
 
 __all__ = ["made_dense"]

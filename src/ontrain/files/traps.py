@@ -33,10 +33,10 @@ from ontrain.files.division_guards import INTEGERS, guard_division
 from ontrain.files.element_types import Foreign, Types, given_types, result_types
 from ontrain.files.guard_errors import POSITION, ROUNDS
 from ontrain.files.guard_nodes import KIND, LARGEST, GuardNodes, scalar
+from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.refused_nodes import check_form, check_range, check_text, without_empty_names
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.size_guards import guard_sizes
-from ontrain.files.subgraphs import subgraphs
 from ontrain.files.suspicion import TRAPS
 from ontrain.rounds import loop_limit
 

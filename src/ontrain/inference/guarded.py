@@ -12,7 +12,7 @@ import onnx
 import onnx.inliner
 
 from ontrain.errors import GraphError
-from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, in_order, tensors_of
+from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, in_order, subgraphs, tensors_of
 from ontrain.inference.lending import Changes
 from ontrain.inference.options import EXTERNAL_FOLDER, SessionOptions, config_entry
 from ontrain.stock import stock_module
@@ -104,7 +104,7 @@ def _parsed(content: bytes) -> onnx.ModelProto | None:
 def _updates_unread(graph: onnx.GraphProto) -> bool:
     """Whether a batch normalisation in training mode has running statistics of which one is read by nobody."""
     read = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
+    inner = [body for node in graph.node for body in subgraphs(node)]
     read |= {name for other in inner for node in other.node for name in node.input}
     trains = (
         node
@@ -119,7 +119,4 @@ def _trapped(nodes: Any) -> bool:
 
 
 def _names_any(nodes: Any, names: Collection[str]) -> bool:
-    return any(
-        node.op_type in names or any(_names_any(a.g.node, names) for a in node.attribute if a.HasField("g"))
-        for node in nodes
-    )
+    return any(node.op_type in names or any(_names_any(body.node, names) for body in subgraphs(node)) for node in nodes)

@@ -23,7 +23,7 @@ import onnx
 import torch
 
 from ontrain.files import tensors_of
-from ontrain.inference.small_models import computes, nodes_of, opened, recorded
+from ontrain.inference.small_models import answered, computes, nodes_of, opened, recorded
 from ontrain.operators import Outrun
 from ontrain.session import PLANS, Recent
 
@@ -52,14 +52,14 @@ class HandedOver:
     Args:
         read: gives the model with its data.
         kinds: dtypes of the inputs by name.
-        ways: in which onnxruntime's kernels outrun ontrain's.
+        ways: in which onnxruntime's kernels outrun ontrain's; empty where they do not.
     """
 
     def __init__(
         self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]], ways: Collection[Outrun]
     ) -> None:
         self._read, self._kinds, self._runs_left = read, kinds, _COMPARED
-        self.outrun, self._ties = len(ways) > 1, Outrun.BUT_TIES in ways
+        self.outrun, self._ties = bool(ways), Outrun.BUT_TIES in ways
         self._first = 0 if self._ties else _PLANNED_RUNS if self.outrun else _PLANNED
         self._planned: Recent[Hashable, bool] = Recent(PLANS)
         self._count = 0
@@ -71,8 +71,8 @@ class HandedOver:
         """Return a model that may run so; None where onnxruntime may compute something else, or needs much memory."""
         graph, fed = proto.graph, {tensor.name for tensor in proto.graph.initializer}
         inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in fed}
-        ways = {Outrun.NO if (record := recorded(node)) is None else record.outrun for node in nodes_of(graph)}
-        if ways == {Outrun.NO} and all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
+        ways = {record.outrun for node in nodes_of(graph) if (record := recorded(node)) is not None} - {Outrun.NO}
+        if not ways and all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
             return None
         if (
             proto.functions
@@ -84,7 +84,7 @@ class HandedOver:
         nbytes = sum(math.prod(t.dims) * _dtype_of(t.data_type).itemsize for t in tensors_of(proto))
         if nbytes > _BYTES or np.dtype(object) in kinds.values():
             return None
-        return cls(read, kinds, ways | {Outrun.NO})
+        return cls(read, kinds, ways)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Return the results as onnxruntime gives them; None for sizes whose plan is to run, before the results are
@@ -94,11 +94,7 @@ class HandedOver:
             return None
         if not self.outrun and _sizes(feeds) in self._planned:
             return None
-        try:
-            results: list[Any] = self._session.run(output_names or None, feeds)
-        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider tells what is wrong)
-            return None
-        return results
+        return answered(lambda: self._session, output_names, feeds)  # or None: results of another thread have differed
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: list[Any]) -> list[Any]:
         """Count a run that had a plan, or the sizes that have one, and compare its results once there were several.
@@ -127,15 +123,17 @@ class HandedOver:
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]
     ) -> list[Any] | None:
         """What onnxruntime gives, if that is the same."""
-        try:
-            if self._session is None:
-                self._session = opened(_exact(self._read()).SerializeToString(), torch.get_num_threads())
-            others: list[Any] = self._session.run(output_names or None, feeds)
-        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
+        others = answered(self._opened, output_names, feeds)
+        if others is None or len(results) != len(others):
             return None
         ties = self._ties and _multiplies_bytes()
-        same = len(results) == len(others) and all(_close(a, b, ties) for a, b in zip(results, others, strict=True))
-        return others if same else None
+        return others if all(_close(a, b, ties) for a, b in zip(results, others, strict=True)) else None
+
+    def _opened(self) -> Any:
+        session = self._session
+        if session is None:
+            session = self._session = opened(_exact(self._read()).SerializeToString(), torch.get_num_threads())
+        return session
 
     def _takes(self, feeds: Mapping[str, Any]) -> bool:
         return len(feeds) == len(self._kinds) and all(

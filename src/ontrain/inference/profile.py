@@ -17,7 +17,7 @@ import onnx
 import torch
 
 from ontrain.errors import OptionError
-from ontrain.files import read_proto
+from ontrain.files import read_proto, subgraphs
 from ontrain.inference.provider_lists import Providers, stock_providers
 from ontrain.inference.samples import sample_feeds
 from ontrain.inference.session import InferenceSession, SessionOptions
@@ -220,7 +220,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def _loops(graph: onnx.GraphProto | onnx.FunctionProto) -> bool:
     """Whether a graph holds a Loop, in graphs inside, too."""
-    inner = [attribute.g for node in graph.node for attribute in node.attribute if attribute.HasField("g")]
+    inner = [body for node in graph.node for body in subgraphs(node)]
     return any(node.op_type == "Loop" for node in graph.node) or any(map(_loops, inner))
 
 

@@ -9,20 +9,20 @@ first run does not wait for another session.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ontrain.files import suspect, tensors_of
+from ontrain.files import subgraphs, suspect, tensors_of
 from ontrain.inference.guarded import guarded
 from ontrain.inference.lending import Changes
 from ontrain.operators import OPERATORS, Chance, Operator, Stock
 from ontrain.stock import stock
 
-__all__ = ["SmallModel", "computes", "equal_results", "nodes_of", "opened", "recorded"]
+__all__ = ["SmallModel", "answered", "computes", "equal_results", "nodes_of", "opened", "recorded"]
 
 _BYTES = 4 << 20
 """Of a small model."""
@@ -69,13 +69,7 @@ class SmallModel:
         """Return the results as onnxruntime gives them; None before it is known to give the right ones, and for feeds
         that are no plain arrays of few numbers, or that it refuses.
         """
-        if self._runs_left or not self._takes(feeds):
-            return None
-        try:
-            results: list[Any] = self._session.run(output_names or None, feeds)
-        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider tells what is wrong)
-            return None
-        return results
+        return None if self._runs_left or not self._takes(feeds) else answered(self._opened, output_names, feeds)
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> bool:
         """Compare onnxruntime's results with the provider's, from the second run on; return False once they differ."""
@@ -84,16 +78,16 @@ class SmallModel:
         if not self._ran:
             self._ran = True
             return True
-        try:
-            if self._session is None:
-                self._session = opened(self._proto.SerializeToString())
-            others = self._session.run(output_names or None, feeds)
-        except Exception:  # noqa: BLE001 (onnxruntime's errors share no base; the provider ran the model)
-            return False
-        if not equal_results(list(results), others, self._digits):
+        others = answered(self._opened, output_names, feeds)
+        if others is None or not equal_results(list(results), others, self._digits):
             return False
         self._runs_left -= 1
         return True
+
+    def _opened(self) -> Any:
+        if self._session is None:
+            self._session = opened(self._proto.SerializeToString())
+        return self._session
 
     def _takes(self, feeds: Mapping[str, Any]) -> bool:
         if len(feeds) != len(self._kinds):
@@ -117,9 +111,8 @@ def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Yield the nodes of a graph, and of those inside it."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from nodes_of(attribute.g)
+        for graph_inside in subgraphs(node):
+            yield from nodes_of(graph_inside)
 
 
 def recorded(node: onnx.NodeProto | ir.Node) -> Operator | None:
@@ -131,6 +124,20 @@ def computes(node: onnx.NodeProto | ir.Node) -> bool:
     """Return whether onnxruntime has the operator, and computes the same at each run."""
     record = recorded(node)
     return record is not None and record.stock in _COMPUTED and record.chance is Chance.NEVER
+
+
+def answered(
+    session: Callable[[], Any], output_names: Sequence[str] | None, feeds: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return what a session of onnxruntime gives; None where it cannot be opened or refuses the feeds.
+
+    The provider, which runs the model then, tells what is wrong.
+    """
+    try:
+        results: list[Any] = session().run(output_names or None, feeds)
+    except Exception:  # noqa: BLE001 (onnxruntime's errors share no base)
+        return None
+    return results
 
 
 def opened(model: bytes, threads: int = 1) -> Any:

@@ -7,14 +7,12 @@ from typing import Any
 import onnx
 
 from ontrain.errors import GraphError
-from ontrain.files import with_shapes
+from ontrain.files import inferred_graph
 from ontrain.inference.options import config_entry
 
 __all__ = ["STRICT", "check_stated_shapes"]
 
 STRICT = "session.strict_shape_type_inference"
-_SMALL = 1 << 10
-"""Bytes of an initializer that may be a shape; the contents of larger ones are left out."""
 
 
 def check_stated_shapes(model: onnx.ModelProto, options: Any) -> None:
@@ -31,13 +29,8 @@ def check_stated_shapes(model: onnx.ModelProto, options: Any) -> None:
     """
     if config_entry(options, STRICT) != "1":
         return
-    light = onnx.ModelProto()
-    light.CopyFrom(model)
-    for tensor in light.graph.initializer:
-        if len(tensor.raw_data) > _SMALL:
-            tensor.ClearField("raw_data")
     try:
-        with_shapes(light, strict=True)
+        inferred_graph(model, strict=True)
     except onnx.shape_inference.InferenceError as error:
         raise GraphError(
             "the model's stated shapes contradict its operators",

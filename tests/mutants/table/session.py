@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     mutant(
         "inference/small_models.py",
-        "if not equal_results(list(results), others, self._digits):",
+        "if others is None or not equal_results(list(results), others, self._digits):",
         "if False:",
         "inference/test_small_models.py",
     ),
