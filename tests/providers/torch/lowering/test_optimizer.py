@@ -65,6 +65,10 @@ TORCHS = {
              {"alpha": 0.8, "beta": 0.95, "weight_decay": 0.1, "epsilon": 1e-3}),
     "AdamW": (torch.optim.AdamW, {"betas": (0.8, 0.95), "weight_decay": 0.1, "eps": 1e-3}, "AdamW",
               {"alpha": 0.8, "beta": 0.95, "weight_decay": 0.1, "epsilon": 1e-3}),
+    "Adam without memory": (torch.optim.Adam, {"betas": (0.0, 0.0), "eps": 1e-3}, "Adam",
+                            {"alpha": 0.0, "beta": 0.0, "epsilon": 1e-3}),
+    "AdamW without momentum": (torch.optim.AdamW, {"betas": (0.0, 0.95), "weight_decay": 0.1, "eps": 1e-3}, "AdamW",
+                               {"alpha": 0.0, "beta": 0.95, "weight_decay": 0.1, "epsilon": 1e-3}),
 }  # fmt: skip
 MOMENTS = {"momentum_buffer": "momentum_buffer", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
 
@@ -94,21 +98,22 @@ def test_each_step_is_torchs(name, dtype, rng):
                     )
 
 
+@pytest.mark.parametrize("alpha", [0.8, 0.0])
 @pytest.mark.parametrize("corrected", [0, 1])
 @pytest.mark.parametrize("mode", [0, 1])
-def test_decay_before_and_after_the_update_are_formulas(mode, corrected, rng):
+def test_decay_before_and_after_the_update_are_formulas(mode, corrected, alpha, rng):
     """torch.optim has the first of these two, and both with bias correction only."""
     start, grads = drawn(rng)
-    settings = {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2}
+    settings = {"alpha": alpha, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2}
     spec = OptimizerSpec("AdamW", {**settings, "mode": mode, "bias_correction": corrected})
     kernels = Kernels(spec, start, ir.DataType.DOUBLE)
     p = {key: tensor.clone() for key, tensor in start.items()}
     m, v = ({key: torch.zeros_like(tensor) for key, tensor in start.items()} for _ in range(2))
     for number, grad in enumerate(grads, 1):
         kernels.step(number, grad, 2.0)
-        first, second = (1 - 0.8**number, 1 - 0.95**number) if corrected else (1.0, 1.0)
+        first, second = (1 - alpha**number, 1 - 0.95**number) if corrected else (1.0, 1.0)
         for key, g in grad.items():
-            m[key] = 0.8 * m[key] + 0.2 * g
+            m[key] = alpha * m[key] + (1 - alpha) * g
             v[key] = 0.95 * v[key] + 0.05 * g * g
             if mode == 0:
                 p[key] = p[key] * (1 - RATE * 0.2)
@@ -120,10 +125,10 @@ def test_decay_before_and_after_the_update_are_formulas(mode, corrected, rng):
 
 
 @pytest.mark.parametrize("bounds", [{}, {"ratio_min": 0.9}, {"ratio_max": 0.2}], ids=str)
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_lamb_is_the_published_algorithm(decay, bounds, rng):
+@pytest.mark.parametrize(("decay", "alpha"), [(0.0, 0.8), (0.1, 0.8), (0.1, 0.0)])
+def test_lamb_is_the_published_algorithm(decay, alpha, bounds, rng):
     start, grads = drawn(rng)
-    attributes = {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": decay, **bounds}
+    attributes = {"alpha": alpha, "beta": 0.95, "epsilon": 1e-3, "weight_decay": decay, **bounds}
     kernels = Kernels(OptimizerSpec("Lamb", attributes), start, ir.DataType.DOUBLE)
     p = {key: tensor.clone() for key, tensor in start.items()}
     m, v = ({key: torch.zeros_like(tensor) for key, tensor in start.items()} for _ in range(2))
@@ -131,9 +136,9 @@ def test_lamb_is_the_published_algorithm(decay, bounds, rng):
     for number, grad in enumerate(grads, 1):
         kernels.step(number, grad, 2.0)
         for key, g in grad.items():
-            m[key] = 0.8 * m[key] + 0.2 * g
+            m[key] = alpha * m[key] + (1 - alpha) * g
             v[key] = 0.95 * v[key] + 0.05 * g * g
-            u = (m[key] / (1 - 0.8**number)) / ((v[key] / (1 - 0.95**number)).sqrt() + 1e-3) + decay * p[key]
+            u = (m[key] / (1 - alpha**number)) / ((v[key] / (1 - 0.95**number)).sqrt() + 1e-3) + decay * p[key]
             # A weight that is zero moves by the update itself.
             ratio = min(max(float(p[key].norm() / u.norm()), low), high) if p[key].any() else 1.0
             p[key] = p[key] - RATE * ratio * u

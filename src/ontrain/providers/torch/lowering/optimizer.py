@@ -202,8 +202,12 @@ def _fused(kernel: Callable[..., None], params: Tensors, grads: Tensors, ms: Ten
 def _corrections(step: torch.Tensor, a: Attributes) -> tuple[torch.Tensor, torch.Tensor]:
     if not a["bias_correction"]:
         return torch.ones_like(step), torch.ones_like(step)
-    # 1 − βᵗ by expm1: subtracting from one loses four digits at the first steps.
-    return -torch.expm1(step * math.log(a["alpha"])), -torch.expm1(step * math.log(a["beta"]))
+    return _one_minus_power(a["alpha"], step), _one_minus_power(a["beta"], step)
+
+
+def _one_minus_power(base: float, step: torch.Tensor) -> torch.Tensor:
+    """1 − baseᵗ by expm1: subtracting from one loses four digits at the first steps."""
+    return -torch.expm1(step * math.log(base)) if base else torch.ones_like(step)
 
 
 def _moments_step(g: torch.Tensor, m: torch.Tensor, v: torch.Tensor, a: Attributes) -> None:
