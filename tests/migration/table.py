@@ -160,11 +160,13 @@ Replace `onnxruntime` by `ontrain` in the imports, and run the program. This pag
 onnxruntime's training packages, which were discontinued after 1.19.2: its name in ontrain, and what differs.
 `python -m tests.migration.table` writes the page.
 
-Three things differ everywhere:
+Four things differ everywhere:
 
 - Parameters have the names of `state_dict`, without a prefix.
 - A setting that ontrain cannot honour is an error that says why. No setting is ignored silently.
 - Nothing is pickled.
+- With gradient accumulation, micro-batches of a mean loss weigh by how many labels they have
+  ([Concepts](concepts.md)). onnxruntime weighs them alike.
 """
 
 INFERENCE = """\

@@ -239,7 +239,8 @@ class ORTTrainerOptions(_Section):
 
     Keys that work:
 
-    - `batch.gradient_accumulation_steps`;
+    - `batch.gradient_accumulation_steps` (micro-batches of an update; those of a mean loss weigh by their labels, so
+      that the gradient is the gradient of the mean over all labels of the update);
     - `device.id` (default: CUDA if there is one, else the CPU), `device.mem_limit` (bytes for state and working memory
       together; a plan that needs more is refused);
     - `distributed.world_rank`, `distributed.world_size`, `distributed.local_rank` (which chooses the device where no
