@@ -169,6 +169,15 @@ def test_the_gradient_of_a_clamp_reads_the_result_unless_half_precision_would_ro
     assert dx.producer().inputs[1] is (y if of_result else g.x["x"])
 
 
+@pytest.mark.parametrize(("strict", "expected"), [(0, [1, 0, 0, 1, 0, 0]), (1, [0, 0, 0, 1, 0, 0])])
+def test_a_strict_clamp_gives_nothing_to_a_nan(strict, expected) -> None:
+    g = Scratch(x=(6,))
+    y = g.op.composite("Hardtanh", g.x["x"], np.float64(-1), np.float64(0.7), strict=strict)
+    (dx,) = differentiate(g.op, [(g.op.ReduceSum(y, keepdims=0), None)], [g.x["x"]])
+    (got,) = g.run(dx, x=np.array([np.nan, -2, -1, 0.5, 0.7, 3]))
+    np.testing.assert_array_equal(got, expected)
+
+
 def test_a_rule_that_needs_an_output_the_node_left_out_adds_it() -> None:
     value = Scratch._value("x", (2, 4), ir.DataType.FLOAT)
     model = new_model([value], "layer_norm")

@@ -37,8 +37,13 @@ def silu_grad(op: Builder, dy: Value, x: Value) -> Value:
 
 
 @composite("Hardtanh", like=[0])
-def hardtanh(op: Builder, x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    """Clip of a shape and of two numbers; unlike Clip's, its gradient is zero on a bound (torch's hardtanh)."""
+def hardtanh(
+    op: Builder, x: Value, low: Value | None = None, high: Value | None = None, *, strict: int = 0
+) -> Value:  # fmt: skip
+    """Clip of a shape and of two numbers; unlike Clip's, its gradient is zero on a bound (torch's hardtanh).
+
+    With `strict` it is zero for a NaN, too (torch.clamp by numbers, since torch 2.14).
+    """
     return op.Clip(x, low, high)
 
 

@@ -181,12 +181,21 @@ define(
 
 
 @gradient("Hardtanh", domain=DOMAIN)
-def hardtanh(op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None) -> Adjoints:
+def hardtanh(
+    op: Op, dy: Value, x: Value, low: Value | None = None, high: Value | None = None, *, strict: int = 0
+) -> Adjoints:  # fmt: skip
     """dy to x where low < x < high, and nothing to the bounds; the composite HardtanhGrad where they are known.
+
+    A NaN passes dy on, unless `strict`.
 
     The saved result lies between the bounds where x does, unless a bound was rounded to the result's precision.
     """
     known = [float(v.const_value.numpy()) for v in (low, high) if v is not None and v.const_value is not None]
+    if strict:
+        reached = op.Greater(x, low) if low is not None else None
+        within = op.Less(x, high) if high is not None else None
+        inside = op.And(reached, within) if reached is not None and within is not None else reached or within
+        return dy if inside is None else op.Where(inside, dy, 0.0), None, None
     # Attributes are in single precision, in which another number would be compared with.
     if len(known) == 2 and _are_exact(known, ir.DataType.FLOAT):
         saved = op.outputs[0] if _are_exact(known, *HALVES) else x

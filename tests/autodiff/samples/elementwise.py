@@ -85,6 +85,8 @@ ACTIVATION = [
            twin=partial(F.binary_cross_entropy, reduction="none")),
     sample("Hardtanh", _any, np.array(-0.75), np.array(0.75), domain="ontrain", fixed=[1, 2],
            twin=lambda x, low, high: F.hardtanh(x, -0.75, 0.75)),
+    sample("Hardtanh", _any, np.array(-0.75), domain="ontrain", fixed=[1], strict=1,
+           twin=lambda x, low: torch.where(x > -0.75, x, -0.75)),
     sample("ReplaceNan", _any, twin=torch.clone, domain="ontrain", number=0.25),
     sample("PRelu", _any, normal(4), twin=lambda x, s: torch.where(x > 0, x, s * x)),
     sample("ThresholdedRelu", _any, twin=lambda x: torch.where(x > 0.75, x, 0.0), alpha=0.75),

@@ -191,7 +191,7 @@ def clamp(op: AtenBuilder, x: Value, min: Value | Scalar | None = None, max: Val
     x, shared = op.cast(x, op.dtype), op.dtype.is_floating_point() and _ties_are_shared()
     low, high = (None if bound is None else op.cast(bound, op.dtype) for bound in (min, max))
     if getattr(op.node.target, "_overloadname", "") != "Tensor":
-        return op.composite("Hardtanh", x, low, high) if shared else op.Clip(x, low, high)
+        return _clamped(op, x, low, high)
     if op.dtype == ir.DataType.BOOL:
         x = x if low is None else op.Or(x, low)
         return x if high is None else op.And(x, high)
@@ -201,9 +201,10 @@ def clamp(op: AtenBuilder, x: Value, min: Value | Scalar | None = None, max: Val
     if shared or not op.dtype.is_floating_point():
         x = x if low is None else op.Max(x, low)
         return x if high is None else op.Min(x, high)
-    # An x on a bound has all of the gradient, and a bound that is NaN makes a NaN.
-    x = x if low is None else op.Where(op.Or(op.Less(x, low), op.IsNaN(low)), low, x)
-    return x if high is None else op.Where(op.Or(op.Greater(x, high), op.IsNaN(high)), high, x)
+    # An x on a bound has all of the gradient. A NaN, of x or of a bound, makes a NaN and has none.
+    nan = op.cast(math.nan, op.dtype)
+    x = x if low is None else op.Where(op.GreaterOrEqual(x, low), x, op.Where(op.Less(x, low), low, nan))
+    return x if high is None else op.Where(op.LessOrEqual(x, high), x, op.Where(op.Greater(x, high), high, nan))
 
 
 @aten("clamp_min", "clamp_min.Tensor")
@@ -216,9 +217,16 @@ def clamp_max(op: AtenBuilder, x: Value, max: Value | Scalar) -> Value:
     return clamp(op, x, None, max)
 
 
+def _clamped(op: AtenBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
+    """Return x between two numbers."""
+    if x.dtype is not None and x.dtype.is_floating_point() and _ties_are_shared():
+        return op.composite("Hardtanh", x, low, high, strict=1)
+    return op.Clip(x, low, high)
+
+
 def not_negative(op: AtenBuilder, x: Value) -> Value:
     """Return what torch's losses take from x: clamp_min(x, 0)."""
-    return op.Relu(x) if _ties_are_shared() else op.Clip(x, op.cast(0, x.dtype), None)
+    return _clamped(op, x, op.cast(0, x.dtype), None)
 
 
 @cache
