@@ -22,6 +22,7 @@ from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.lists import over_lists
 from ontrain.capture.recurrence import varying_lengths
+from ontrain.capture.shapes_of_operators import shapes_of_whole_operators
 from ontrain.capture.source import user_frame
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
@@ -95,7 +96,7 @@ def _rewritten(
 ) -> ExportedProgram:
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
     try:
-        with varying_lengths(), _composites_are(whole), _one_name_each(program):
+        with varying_lengths(), _composites_are(whole), shapes_of_whole_operators(), _one_name_each(program):
             rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
             return rewritten
     except OntrainError:
