@@ -112,10 +112,11 @@ class OwnSession:
 
     def _on_values(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Run on tensors, `OrtValue`s and what else is fed, and return results as `GraphSession.compute` has them."""
-        arrays = read_in_place(feeds) if run_options is None and self._runs.may_hand_over else None
+        on_host = run_options is None and self._session.device.type == "cpu"
+        arrays = read_in_place(feeds) if on_host else None
         if arrays is None:
             return self._runs.run(output_names, feeds, run_options)
-        results = self._runs.at_once_on_values(output_names, arrays)
+        results = self._runs.at_once(output_names, arrays)
         if results is not None:
             return list(map(written, results))
         results = self._runs.run(output_names, feeds, None)

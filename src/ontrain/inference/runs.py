@@ -94,16 +94,6 @@ class Runs:
             return other.run(output_names, feeds) or self.session.at_once(output_names, feeds)
         return self.session.at_once(output_names, feeds) or other.run(output_names, feeds)
 
-    def at_once_on_values(self, output_names: Sequence[str] | None, arrays: Mapping[str, Any]) -> list[Any] | None:
-        """Run on arrays over the memory of values where onnxruntime runs the whole model; else None."""
-        other = None if self._trace.records else self._handed_over
-        return None if other is None else other.run(output_names, arrays)
-
-    @property
-    def may_hand_over(self) -> bool:
-        """Whether onnxruntime may run the whole model some time."""
-        return self._handed_over is not None
-
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: list[Any]) -> list[Any]:
         """Compare the results of a run with those of shorter ways, and return those that the run is to have."""
         self.session.compare(output_names, feeds, results)

@@ -142,7 +142,7 @@ def _seen(value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray):
         return value
     tensor = value if isinstance(value, torch.Tensor) else memory_of(value)
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
 
 
 def written(array: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def _resized(node: ir.Node, shape: Sequence[Size]) -> list[Size] | None:
 
 define("GridSampleGrad", domain=DOMAIN)
 define("ImageDecoder", no_gradient="it decodes bytes")
-_ALIKE = {("nearest", "asymmetric"), ("linear", "half_pixel"), ("linear", "align_corners")}
+_ALIKE = {("nearest", "asymmetric"), *product(("linear", "cubic"), ("half_pixel", "align_corners"))}
 """Modes and transformations of a Resize of images whose results are onnxruntime's."""
 
 

@@ -15,6 +15,8 @@ CASES = {
     "nearest along one axis": ([1, 1, 1, 4], {"mode": "nearest", "nearest_mode": "floor"}, "asymmetric"),
     "linear by whole factors": ([1, 1, 2, 3], {"mode": "linear"}, "half_pixel"),
     "linear to other sizes": ([1, 1, 1.4, 0.6], {"mode": "linear"}, "half_pixel"),
+    "cubic": ([1, 1, 2, 1.4], {"mode": "cubic"}, "half_pixel"),
+    "cubic between corners": ([1, 1, 2.2, 0.6], {"mode": "cubic"}, "align_corners"),
     "linear between corners": ([1, 1, 2, 2.2], {"mode": "linear"}, "align_corners"),
 }
 

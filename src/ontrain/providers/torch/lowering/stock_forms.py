@@ -13,8 +13,11 @@ from ontrain.providers.torch.lowering.registry import attributes
 
 __all__ = ["stock_form"]
 
-_TRANSFORMATIONS = {"nearest": "asymmetric", "linear": "half_pixel", "aligned": "align_corners"}
-"""What Resize calls the ways in which a composite finds places."""
+_WAYS = {
+    "nearest": ("nearest", "asymmetric"), "linear": ("linear", "half_pixel"), "aligned": ("linear", "align_corners"),
+    "cubic": ("cubic", "half_pixel"), "cubic aligned": ("cubic", "align_corners"),
+}  # fmt: skip
+"""What Resize calls the modes of a composite, and how it finds places in them."""
 
 
 def stock_form(node: ir.Node) -> Callable[[Builder, ir.Node, Sequence[ir.Value | None]], Sequence[ir.Value]] | None:
@@ -26,12 +29,13 @@ def _resized(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> l
     """A Resize: onnxruntime repeats pixels where they lie if factors are whole and stated, not sizes."""
     (x,), stated = inputs, attributes(node)
     assert x is not None
-    before, after, mode = static_dims(x), [*static_dims(x)[:2], *stated["size"]], stated["mode"]
+    before, after = static_dims(x), [*static_dims(x)[:2], *stated["size"]]
+    mode, transformation = _WAYS[stated["mode"]]
     whole = [divmod(size, length) for length, size in zip(before, after, strict=True)]
     factors = None if any(rest for _, rest in whole) else np.array([factor for factor, _ in whole], np.float32)
     return [
         op.Resize(
             x, None, factors, None if factors is not None else np.array(after, np.int64), nearest_mode="floor",
-            mode="nearest" if mode == "nearest" else "linear", coordinate_transformation_mode=_TRANSFORMATIONS[mode],
+            mode=mode, coordinate_transformation_mode=transformation,
         )
     ]  # fmt: skip
