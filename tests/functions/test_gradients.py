@@ -486,6 +486,8 @@ def test_blocks_of_images(rng: np.random.Generator) -> None:
         ("nearest", "nearest", {}, ([6, 5], [3, 20], [12, 10])),
         ("linear", "bilinear", {"align_corners": False}, ([6, 10], [2, 3], [1, 1], [7, 5])),
         ("aligned", "bilinear", {"align_corners": True}, ([6, 10], [2, 3], [7, 5])),
+        ("cubic", "bicubic", {"align_corners": False}, ([6, 10], [2, 3], [7, 5])),
+        ("cubic aligned", "bicubic", {"align_corners": True}, ([6, 10], [2, 3], [7, 5])),
     ],
 )
 def test_images_in_other_sizes(rng: np.random.Generator, name: str, mode: str, told: dict[str, bool], sizes) -> None:

@@ -328,11 +328,15 @@ def test_a_resize_whose_table_takes_gibibytes_to_make_is_refused():
     op = Builder(model.graph)
     (x,) = model.graph.inputs
     with pytest.raises(NoBodyError, match="Resize"):
-        resize(op, x, sizes=op.const(np.array([1, 1, 1 << 24, 4])), mode="cubic")
-    with pytest.raises(NoBodyError, match="Interpolate"):
-        interpolate(op, x, size=[1 << 26, 4], mode="linear")
+        sizes = op.const(np.array([1, 1, 1 << 24, 4]))
+        resize(op, x, sizes=sizes, mode="cubic", coordinate_transformation_mode="asymmetric")
     for mode in ("linear", "cubic"):
-        assert resize(op, x, sizes=op.const(np.array([1, 1, 1 << 12, 4])), mode=mode).shape[2] == 1 << 12
+        with pytest.raises(NoBodyError, match="Interpolate"):
+            interpolate(op, x, size=[1 << 26, 4], mode=mode)
+        for places in ("half_pixel", "asymmetric"):
+            sizes = op.const(np.array([1, 1, 1 << 12, 4]))
+            y = resize(op, x, sizes=sizes, mode=mode, coordinate_transformation_mode=places)
+            assert y.shape[2] == 1 << 12
 
 
 def in_sequence(op_type: str) -> bytes:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import queue
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import helper, numpy_helper, parser
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -107,7 +109,7 @@ def test_empty_feeds_and_wrong_ones_go_the_usual_way(decoder, rng, served):
     for past in range(100, 108):
         _agree(ours, theirs, _feeds(rng, past))
     before = served[0]
-    _agree(ours, theirs, _feeds(rng, 0))
+    _agree(ours, theirs, {**_feeds(rng, 8), "x": np.zeros((2, 0, WIDTH), np.float32)})
     with pytest.raises(ontrain.InputError, match="keys"):
         ours.run(None, {**_feeds(rng, 200), "keys": np.zeros((2, 200, 3), np.float32)})
     with pytest.raises(ontrain.InputError, match="keys"):
@@ -237,3 +239,77 @@ def test_threads_share_it(decoder, rng):
 
     at_once(*(functools.partial(work, start) for start in range(4)))
     assert not wrong
+
+
+def _values(feeds):
+    return {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+
+
+def _by_values(session, feeds):
+    return [value.numpy() for value in session.run_with_ort_values(None, _values(feeds))]
+
+
+def _by_tensors(session, feeds):
+    return [
+        tensor.numpy()
+        for tensor in session.run_tensors(None, {name: torch.from_numpy(array) for name, array in feeds.items()})
+    ]
+
+
+def _by_binding(session, feeds):
+    binding = session.io_binding()
+    for name, value in _values(feeds).items():
+        binding.bind_ortvalue_input(name, value)
+    for name in ("y", "all_keys"):
+        binding.bind_output(name)
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()
+
+
+def _in_thread(session, feeds):
+    done: queue.SimpleQueue = queue.SimpleQueue()
+    session.run_async(None, feeds, lambda results, _, error: done.put((results, error)), None)
+    results, error = done.get(timeout=60)
+    assert not error
+    return results
+
+
+@pytest.mark.parametrize("way", [_by_values, _by_tensors, _by_binding, _in_thread])
+def test_values_tensors_and_bindings_need_no_plan_for_each_length(decoder, rng, served, way):
+    ours, theirs = _both(decoder)
+    for past in range(100, 112):
+        feeds = _feeds(rng, past)
+        for a, b in zip(way(ours, feeds), theirs.run(None, feeds), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert served[0] == 6 and len(ours._own._session._planner.plans) == 6
+
+
+def test_bound_memory_that_is_read_and_written_holds_the_results(decoder, rng, served):
+    ours, theirs = _both(decoder)
+    for past in range(100, 112):
+        feeds = _feeds(rng, past, rows=past)
+        wanted = theirs.run(["y"], feeds)[0]
+        memory = onnxruntime.OrtValue.ortvalue_from_numpy(feeds["x"].copy())
+        binding = ours.io_binding()
+        binding.bind_ortvalue_input("x", memory)
+        binding.bind_cpu_input("keys", feeds["keys"])
+        binding.bind_ortvalue_output("y", memory)
+        ours.run_with_iobinding(binding)
+        np.testing.assert_allclose(memory.numpy(), wanted, rtol=1e-4, atol=1e-4)
+    assert served[0] == 6
+
+
+def test_prompts_with_an_empty_cache_need_no_plan_for_each_length(decoder, rng, served):
+    ours, theirs = _both(decoder)
+    for rows in range(5, 15):
+        _agree(ours, theirs, _feeds(rng, 0, rows))
+    assert served[0] == 4
+
+
+def test_an_empty_input_that_is_more_than_joined_stays_with_the_provider(decoder, rng, served):
+    decoder.graph.node.append(helper.make_node("ReduceSum", ["keys"], ["sum"]))
+    decoder.graph.output.append(helper.make_tensor_value_info("sum", 1, None))
+    ours, theirs = _both(decoder)
+    for rows in range(5, 15):
+        _agree(ours, theirs, _feeds(rng, 0, rows))
+    assert not served[0]

@@ -33,6 +33,13 @@ def _unreduced(op_type: str, keepdims: int) -> tuple[str, Arrays, dict[str, Any]
     return op_type, [("x", _numbers(2, 3))], {"noop_with_empty_axes": 1, "keepdims": keepdims}
 
 
+def _with_holes(places: str, number: float, *sizes: int) -> tuple[str, Arrays, dict[str, Any]]:
+    image = np.random.default_rng(2).standard_normal((1, 2, 6, 7)).astype(np.float32)
+    image[0, 0, 1, 2] = number
+    ways = {"mode": "cubic", "coordinate_transformation_mode": places}
+    return "Resize", [("x", image), ("", _int()), ("", _int()), ("sizes", _int(1, 2, *sizes))], ways
+
+
 def _resized(scales: list[float], **attributes: Any) -> tuple[str, Arrays, dict[str, Any]]:
     factors = np.array([1, 1, *scales], np.float32)
     return "Resize", [("x", _numbers(1, 2, 4, 5)), ("", _int()), ("scales", factors)], attributes
@@ -54,6 +61,12 @@ CASES = {
     "an inverse transform of real numbers": (
         "DFT", [("x", _numbers(2, 6, 1)), ("", _int()), ("axis", np.array(1))], {"inverse": 1},
     ),
+    **{
+        f"cubic by {places} to {sizes}, {number} in the image": _with_holes(places, number, *sizes)
+        for places in ("half_pixel", "pytorch_half_pixel", "align_corners")
+        for sizes in ((12, 14), (4, 5), (9, 7))
+        for number in (np.nan, np.inf)
+    },
     "scales that leave all sizes": _resized([1.1, 1.1], mode="linear"),
     "scales that leave all sizes, nearest": _resized([1.2, 1.15], mode="nearest", nearest_mode="ceil"),
     "scales that leave one size": _resized([1.1, 2.0], mode="linear"),

@@ -154,7 +154,7 @@ def _floats(name, *shape):
     return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
 
 
-@pytest.mark.parametrize("reason", ["it draws", "it loops", "it is large", "nobody tried the operator"])
+@pytest.mark.parametrize("reason", ["it draws", "it is large", "nobody tried the operator"])
 def test_models_that_are_no_small_ones(reason, rng):
     weights = []
     if reason == "it draws":
@@ -162,13 +162,6 @@ def test_models_that_are_no_small_ones(reason, rng):
     elif reason == "it is large":
         weights = [numpy_helper.from_array(rng.standard_normal((1100, 1100)).astype(np.float32), "w")]
         nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    elif reason == "it loops":
-        body = helper.make_graph(
-            [helper.make_node("Identity", ["c"], ["c2"]), helper.make_node("Exp", ["h"], ["h2"])], "body",
-            [helper.make_tensor_value_info("i", 7, []), helper.make_tensor_value_info("c", 9, []), _floats("h", None)],
-            [helper.make_tensor_value_info("c2", 9, []), _floats("h2", None)],
-        )  # fmt: skip
-        nodes = [helper.make_node("Loop", ["", "", "x"], ["y"], body=body)]
     else:
         nodes = [helper.make_node("Optional", ["x"], ["o"]), helper.make_node("OptionalGetElement", ["o"], ["y"])]
     assert SmallModel.of(_model(nodes, [_floats("x", None)], [_floats("y", None)], weights)) is None
@@ -189,3 +182,46 @@ def test_threads_share_a_small_model(rng):
 
     at_once(*(functools.partial(work, i) for i in range(8)))
     assert not wrong
+
+
+COLLECTS = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    collect (float[rows, 3] x, int64 rounds) => (float[total, 3] y)
+    <bool yes = {1}>
+    {
+        none = SequenceEmpty()
+        parts = Loop (rounds, yes, none) <body = round (int64 i, bool going, seq(float[m, 3]) before)
+            => (bool on, seq(float[m, 3]) after)
+            { on = Identity(going) real = Cast <to = 1> (i) part = Add(x, real) after = SequenceInsert(before, part) }>
+        y = ConcatFromSequence <axis = 0> (parts)
+    }"""
+ENDLESS = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    halve (float[n] x, float least) => (float[n] y, int64 rounds)
+    <int64 zero = {0}, int64 one = {1}, bool yes = {1}, float half = {0.5}>
+    {
+        y, rounds = Loop (, yes, x, zero) <body = round (int64 i, bool going, float[n] v, int64 count)
+            => (bool on, float[n] w, int64 more)
+            { w = Mul(v, half) more = Add(count, one) top = ReduceMax <keepdims = 0> (w) on = Greater(top, least) }>
+    }"""
+
+
+def test_loops_that_collect_a_sequence_are_one_call(rng, served):
+    content = onnx.parser.parse_model(COLLECTS).SerializeToString()
+    feeds = {"x": rng.standard_normal((4, 3)).astype(np.float32), "rounds": np.array(5)}
+    ours = _as_stock(content, feeds)
+    assert served[0] == 2
+    theirs = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for rows, rounds in ((2, 1), (7, 12)):
+        feeds = {"x": rng.standard_normal((rows, 3)).astype(np.float32), "rounds": np.array(rounds)}
+        np.testing.assert_array_equal(ours.run(None, feeds)[0], theirs.run(None, feeds)[0])
+    assert served[0] == 4
+
+
+def test_a_loop_of_one_call_that_would_not_end_is_stopped(served, monkeypatch):
+    monkeypatch.setenv("ONTRAIN_LOOP_LIMIT", "50")
+    content = onnx.parser.parse_model(ENDLESS).SerializeToString()
+    ours = _as_stock(content, {"x": np.ones(3, np.float32), "least": np.array(0.01, np.float32)})
+    assert served[0] == 2
+    with pytest.raises(ontrain.ProviderError, match="50"):
+        ours.run(None, {"x": np.ones(3, np.float32), "least": np.array(-1, np.float32)})

@@ -14,7 +14,7 @@ from ontrain.graph import Builder, is_float, static_dims
 from ontrain.operators import Value, affine_places, scaled_size
 from ontrain.units import byte_text
 
-__all__ = ["along", "check_table", "constant_of", "linear_weights", "repeated"]
+__all__ = ["along", "check_table", "constant_of", "repeated", "weights_between"]
 
 Array = np.ndarray[Any, Any]
 
@@ -65,7 +65,8 @@ def resize(
     if not crop and lengths == [shape[a] for a in over]:
         return op.Identity(x)  # whatever the scales say, as onnxruntime has it
     if is_float(x) and not antialias and not exclude_outside:
-        native = _native(shape, over, factors, lengths, (mode, coordinate_transformation_mode, nearest_mode))
+        shown = mode if mode != "cubic" or cubic_coeff_a == CUBIC else ""
+        native = _native(shape, over, factors, lengths, (shown, coordinate_transformation_mode, nearest_mode))
         if native is not None:
             return op.composite("Interpolate", x, size=native[0], mode=native[1])
     window = constant_of(roi, "its input roi") if crop else None
@@ -95,6 +96,11 @@ def resize(
     return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
 
 
+CUBIC = -0.75
+"""The coefficient of the cubic kernel that Resize has by default, and ATen's kernels always."""
+_ALIGNED = {"linear": "aligned", "cubic": "cubic aligned"}
+
+
 def _native(
     shape: Sequence[int], over: Sequence[int], factors: Sequence[float], lengths: Sequence[int],
     ways: tuple[str, str, str],
@@ -117,11 +123,11 @@ def _native_mode(n: int, m: int, factor: float, mode: str, transformation: str, 
     if mode == "nearest" and m % n == 0 and transformation != "tf_crop_and_resize":
         places = np.clip(_ROUNDING[rounding](_source(n, m, np.float32(factor), transformation, (0.0, 1.0))), 0, n - 1)
         return "nearest" if np.array_equal(places, np.repeat(np.arange(n), m // n)) else None
-    if mode != "linear" or factor != m / n:
+    if mode not in ("linear", "cubic") or factor != m / n:
         return None
     middles = transformation == "half_pixel" or (transformation == "pytorch_half_pixel" and m > 1)
     aligned = transformation == "align_corners" and m > 1
-    return "linear" if middles else "aligned" if aligned else None
+    return mode if middles else _ALIGNED[mode] if aligned else None
 
 
 def _picked(op: Builder, x: Value, places: Array, axis: int) -> Value:
@@ -220,15 +226,15 @@ def _weights(places: Array, n: int, shrink: float, mode: str, a: float, exclude_
     return matrix
 
 
-def linear_weights(n: int, m: int, transformation: str) -> Array:
-    """Return how much of each of n elements is in each of m, by linear interpolation over all of them: [m, n].
+def weights_between(n: int, m: int, mode: str, transformation: str) -> Array:
+    """Return how much of each of n elements is in each of m, by linear or cubic interpolation over all of them: [m, n].
 
     Raises:
         NoBodyError: the table is too large.
     """
-    check_table(m, n + 7 * _neighbours("linear", 1.0), "Interpolate")
+    check_table(m, n + 7 * _neighbours(mode, 1.0), "Interpolate")
     places = _source(n, m, np.float64(m / n), transformation, (0.0, 1.0))
-    return _weights(places, n, 1.0, "linear", 0.0, exclude_outside=False)
+    return _weights(places, n, 1.0, mode, CUBIC, exclude_outside=False)
 
 
 def _cubic(t: Array, a: float) -> Array:

@@ -11,16 +11,19 @@ from typing import Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.functions.interpolation import along, linear_weights, repeated
+from ontrain.functions.interpolation import along, repeated, weights_between
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
 
 __all__: list[str] = []
 
-Mode = Literal["nearest", "linear", "aligned"]
-_TRANSFORMATIONS = {"linear": "half_pixel", "aligned": "align_corners"}
-"""What Resize calls the modes."""
+Mode = Literal["nearest", "linear", "aligned", "cubic", "cubic aligned"]
+_WAYS = {
+    "linear": ("linear", "half_pixel"), "aligned": ("linear", "align_corners"),
+    "cubic": ("cubic", "half_pixel"), "cubic aligned": ("cubic", "align_corners"),
+}  # fmt: skip
+"""What Resize calls the modes, and how it finds places in them."""
 
 
 def _types(inputs: Sequence[Any], *, size: Sequence[int] = (), **_: object) -> list[tuple[ir.DataType, ir.Shape]]:
@@ -32,7 +35,8 @@ def interpolate(op: Builder, x: Value, *, size: Sequence[int] = (), mode: Mode =
     """x [N, C, H, W] in a size [h, w].
 
     The mode "nearest" repeats each pixel, and the size is a multiple. "linear" is bilinear between the middles of
-    pixels, "aligned" between corners that stay corners.
+    pixels, "aligned" between corners that stay corners. "cubic" and "cubic aligned" are bicubic likewise, by the kernel
+    of Keys (1981) with the coefficient -0.75.
 
     Source: torch.nn.functional.interpolate.
     """
@@ -41,7 +45,7 @@ def interpolate(op: Builder, x: Value, *, size: Sequence[int] = (), mode: Mode =
         if mode == "nearest":
             x = x if length == have else repeated(op, x, axis, length // have)
         elif (have, length) != (1, 1):
-            x = along(op, x, axis, linear_weights(have, length, _TRANSFORMATIONS[mode]))
+            x = along(op, x, axis, weights_between(have, length, *_WAYS[mode]))
     return op.Identity(x)
 
 
@@ -54,6 +58,6 @@ def interpolate_grad(op: Builder, dy: Value, *, size: Sequence[int] = (), mode: 
             apart = op.Reshape(dy, [*shape[:axis], length, shape[axis] // length, *shape[axis + 1 :]])
             dy = op.ReduceSum(apart, [axis + 1], keepdims=0)
         else:
-            weights = linear_weights(length, shape[axis], _TRANSFORMATIONS[mode])
+            weights = weights_between(length, shape[axis], *_WAYS[mode])
             dy = along(op, dy, axis, np.ascontiguousarray(weights.T))
     return dy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -186,7 +187,7 @@ def _at(device_type: str, device_id: int, element_type: Any, shape: Sequence[int
         is_number = isinstance(element_type, int)
         kind = ir.DataType(element_type) if is_number else ir.DataType.from_numpy(np.dtype(element_type))
         dtype = ir.tensor_adapters.to_torch_dtype(kind)
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(map(int, shape))
     if device_type == "cpu":
         if not count:
             return torch.empty(tuple(shape), dtype=dtype, device="cpu")

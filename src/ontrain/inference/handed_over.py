@@ -24,7 +24,7 @@ import torch
 
 from ontrain.files import tensors_of
 from ontrain.inference.small_models import answered, computes, nodes_of, opened, recorded
-from ontrain.operators import Outrun
+from ontrain.operators import Outrun, Rows
 from ontrain.session import PLANS, Recent
 
 __all__ = ["HandedOver"]
@@ -53,12 +53,14 @@ class HandedOver:
         read: gives the model with its data.
         kinds: dtypes of the inputs by name.
         ways: in which onnxruntime's kernels outrun ontrain's; empty where they do not.
+        caches: inputs that may be empty, see `_caches`.
     """
 
     def __init__(
-        self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]], ways: Collection[Outrun]
-    ) -> None:
-        self._read, self._kinds, self._runs_left = read, kinds, _COMPARED
+        self, read: Callable[[], onnx.ModelProto], kinds: Mapping[str, np.dtype[Any]], ways: Collection[Outrun],
+        caches: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self._read, self._kinds, self._runs_left, self._caches = read, kinds, _COMPARED, caches
         self.outrun, self._ties = bool(ways), Outrun.BUT_TIES in ways
         self._first = 0 if self._ties else _PLANNED_RUNS if self.outrun else _PLANNED
         self._planned: Recent[Hashable, bool] = Recent(PLANS)
@@ -84,7 +86,7 @@ class HandedOver:
         nbytes = sum(math.prod(t.dims) * _dtype_of(t.data_type).itemsize for t in tensors_of(proto))
         if nbytes > _BYTES or np.dtype(object) in kinds.values():
             return None
-        return cls(read, kinds, ways)
+        return cls(read, kinds, ways, _caches(graph, kinds))
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Return the results as onnxruntime gives them; None for sizes whose plan is to run, before the results are
@@ -137,9 +139,23 @@ class HandedOver:
 
     def _takes(self, feeds: Mapping[str, Any]) -> bool:
         return len(feeds) == len(self._kinds) and all(
-            type(array) is np.ndarray and array.dtype == self._kinds.get(name) and array.size
+            type(array) is np.ndarray and array.dtype == self._kinds.get(name) and (array.size or name in self._caches)
             for name, array in feeds.items()
         )
+
+
+def _caches(graph: onnx.GraphProto, names: Collection[str]) -> frozenset[str]:
+    """The inputs that only have something joined to them, as the caches of a decoder: empty ones are no danger.
+
+    Other kernels of onnxruntime may end the process where an operand has no elements.
+    """
+    others = {name for node in nodes_of(graph) if not _joins(node) for name in node.input}
+    return frozenset(names) - others - {value.name for value in graph.output}
+
+
+def _joins(node: onnx.NodeProto) -> bool:
+    record = recorded(node)
+    return record is not None and (record.rows is Rows.JOINED or record.reads_shape)
 
 
 def _adds(node: onnx.NodeProto) -> bool:

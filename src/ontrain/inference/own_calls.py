@@ -25,7 +25,15 @@ from ontrain.inference.options import SessionOptions, config_entry
 from ontrain.inference.ort_format import check_stated_format
 from ontrain.inference.overrides import read_model
 from ontrain.inference.runs import Runs
-from ontrain.inference.shared_values import copied_value, listed_value, numbers, shared_value, text_value
+from ontrain.inference.shared_values import (
+    copied_value,
+    listed_value,
+    numbers,
+    read_in_place,
+    shared_value,
+    text_value,
+    written,
+)
 from ontrain.inference.stated_shapes import check_stated_shapes
 from ontrain.inference.stepwise import Following
 from ontrain.inference.trace import Trace
@@ -100,14 +108,28 @@ class OwnSession:
 
     def run_tensors(self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any]) -> list[torch.Tensor]:
         """See `InferenceSession.run_tensors`."""
-        return [self.as_tensor(result) for result in self._runs.run(output_names, input_feed, None)]
+        return [self.as_tensor(result) for result in self._on_values(output_names, input_feed, None)]
+
+    def _on_values(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], run_options: Any) -> list[Any]:
+        """Run on tensors, `OrtValue`s and what else is fed, and return results as `GraphSession.compute` has them."""
+        on_host = run_options is None and self._session.device.type == "cpu"
+        arrays = read_in_place(feeds) if on_host else None
+        if arrays is None:
+            return self._runs.run(output_names, feeds, run_options)
+        results = self._runs.at_once(output_names, arrays)
+        if results is not None:
+            return list(map(written, results))
+        results = self._runs.run(output_names, feeds, None)
+        own = list(map(self.array, results))
+        others = self._runs.compare(output_names, arrays, own)
+        return results if others is own else list(map(written, others))
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
         """Run on `OrtValue`s, and return `OrtValue`s that share the memory of the results."""
         output_names = at_hand(output_names)
-        results = self._runs.run(output_names, adapted(input_dict_ort_values, run_options), run_options)
+        results = self._on_values(output_names, adapted(input_dict_ort_values, run_options), run_options)
         return self.ort_values(output_names or [value.name for value in self.get_outputs()], results)
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
@@ -125,7 +147,7 @@ class OwnSession:
             if not iobinding.outputs:
                 raise also(InputError("no output is bound", way_out="call bind_output"), upstream("InvalidArgument"))
             say_without_adapters("run_with_iobinding", run_options)
-            iobinding.take(self._runs.run(list(iobinding.outputs), iobinding.inputs, run_options))
+            iobinding.take(self._on_values(list(iobinding.outputs), iobinding.inputs, run_options))
         except OntrainError as error:  # whatever happens in such a run, onnxruntime calls a RuntimeError
             raise also(error, RuntimeError) from error
 
@@ -155,7 +177,7 @@ class OwnSession:
 
         def work() -> None:
             try:
-                results, told = list(map(self.array, self._runs.run(output_names, feeds, run_options))), ""
+                results, told = list(map(self.array, self._on_values(output_names, feeds, run_options))), ""
             except Exception as error:  # noqa: BLE001 (whoever waits for the call has to be told)
                 results, told = [], str(error)
             callback(results, user_data, told)

@@ -21,7 +21,17 @@ from ontrain.stock import stock
 from ontrain.stock_node import open_node
 from ontrain.stock_values import array_of as stock_array_of, element_of
 
-__all__ = ["array_of", "copied_value", "listed_value", "memory_of", "numbers", "shared_value", "text_value"]
+__all__ = [
+    "array_of",
+    "copied_value",
+    "listed_value",
+    "memory_of",
+    "numbers",
+    "read_in_place",
+    "shared_value",
+    "text_value",
+    "written",
+]
 
 
 def shared_value(tensor: torch.Tensor) -> Any:
@@ -118,6 +128,26 @@ def array_of(value: Any) -> np.ndarray[Any, Any]:
         InputError: neither numpy nor torch has its type.
     """
     return to_array(memory_of(value)) if value.data_type() == "tensor(bfloat16)" else stock_array_of(value)
+
+
+def read_in_place(feeds: Any) -> dict[str, np.ndarray[Any, Any]] | None:
+    """Return arrays over the memory of tensors and `OrtValue`s; None where numpy sees no memory of something fed."""
+    try:
+        return {name: _seen(value) for name, value in feeds.items()}
+    except (InputError, AttributeError, RuntimeError, TypeError):  # whoever takes the value says what is wrong
+        return None
+
+
+def _seen(value: Any) -> np.ndarray[Any, Any]:
+    if isinstance(value, np.ndarray):
+        return value
+    tensor = value if isinstance(value, torch.Tensor) else memory_of(value)
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+def written(array: Any) -> Any:
+    """Return an array of numbers as a tensor over its memory, and other results as they are."""
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" else array
 
 
 def numbers(result: Any) -> np.ndarray[Any, Any]:

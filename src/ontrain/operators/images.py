@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,17 @@ def _resized(node: ir.Node, shape: Sequence[Size]) -> list[Size] | None:
 
 define("GridSampleGrad", domain=DOMAIN)
 define("ImageDecoder", no_gradient="it decodes bytes")
+_ALIKE = {("nearest", "asymmetric"), *product(("linear", "cubic"), ("half_pixel", "align_corners"))}
+"""Modes and transformations of a Resize of images whose results are onnxruntime's."""
+
+
+def _as_onnxruntime(node: ir.Node) -> Stock:
+    ways = node.attributes
+    mode, transformation = ways.get_string("mode", ""), ways.get_string("coordinate_transformation_mode", "")
+    alike = (mode, transformation) in _ALIKE and not ways.get_int("antialias", 0)
+    return Stock.KERNEL if alike else Stock.COMPARED
+
+
 define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
 define(
     "Resize",
@@ -69,8 +81,9 @@ define(
         "keep_aspect_ratio_policy": ("stretch", "not_larger", "not_smaller"),
     },
     stock=Stock.COMPARED,
+    forms=_as_onnxruntime,
 )  # fmt: skip
-define("Interpolate", domain=DOMAIN)
+define("Interpolate", domain=DOMAIN, stock=Stock.BODY)
 define("InterpolateGrad", domain=DOMAIN)
 define(
     "Upsample",

@@ -106,7 +106,11 @@ def rms_normalization(
     return inv * (g - x_hat * op.ReduceMean(g * x_hat, inner, keepdims=1)), dy * x_hat
 
 
-define("BatchNormalization", agreeing=_per_channel, updates=True, stock=Stock.COMPARED)
+def _by_running_statistics(node: ir.Node) -> Stock:
+    return Stock.COMPARED if node.attributes.get_int("training_mode", 0) else Stock.KERNEL
+
+
+define("BatchNormalization", agreeing=_per_channel, updates=True, stock=Stock.COMPARED, forms=_by_running_statistics)
 
 
 @gradient("BatchNormalization")

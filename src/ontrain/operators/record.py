@@ -237,6 +237,7 @@ class Operator:
         resized: the shape of its result, given what onnx's inference says of it, where that is known to be otherwise.
         singular: of usual finite numbers it may make infinities or NaN, as a division by zero does.
         stock: whether onnxruntime computes it, so that small nodes of it may run there.
+        forms: `stock` of a node, where it is more than that of its operator; None where no form is.
         outrun: whether onnxruntime's kernel takes a fraction of the time of what ontrain has in its place, as those
             that multiply numbers of few bits or attend to a cache in one go.
     """
@@ -293,6 +294,7 @@ class Operator:
     singular: bool = False
     resized: Resized | None = None
     stock: Stock = Stock.NO
+    forms: Callable[[ir.Node], Stock] | None = None
     outrun: Outrun = Outrun.NO
 
     @property
@@ -304,6 +306,10 @@ class Operator:
     def elementwise(self) -> bool:
         """Whether an element of the (first) result is made of the operands' at its place, as they broadcast."""
         return self.rows is Rows.ELEMENTWISE
+
+    def stock_of(self, node: ir.Node) -> Stock:
+        """Return whether onnxruntime computes a node of the operator."""
+        return self.stock if self.forms is None else self.forms(node)
 
     @property
     def product(self) -> bool:

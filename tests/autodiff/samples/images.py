@@ -234,6 +234,8 @@ WINDOWS = [
             ("nearest", "nearest", {}, ([8, 15], [4, 10])),
             ("linear", "bilinear", {"align_corners": False}, ([8, 10], [7, 5], [3, 2], [1, 11])),
             ("aligned", "bilinear", {"align_corners": True}, ([8, 10], [7, 5], [3, 2])),
+            ("cubic", "bicubic", {"align_corners": False}, ([8, 10], [7, 5], [3, 2])),
+            ("cubic aligned", "bicubic", {"align_corners": True}, ([8, 10], [3, 2])),
         ) for size in sizes
     ),
     *(
@@ -244,6 +246,8 @@ WINDOWS = [
         for name, mode, told in (
             ("nearest", "nearest", {}), ("linear", "bilinear", {"align_corners": False}),
             ("aligned", "bilinear", {"align_corners": True}),
+            ("cubic", "bicubic", {"align_corners": False}),
+            ("cubic aligned", "bicubic", {"align_corners": True}),
         )
     ),
     sample("Im2Col", normal(1, 2, 4, 5), domain="ontrain", kernel_shape=[2, 3], dilations=[1, 1], pads=[0, 0, 0, 0],

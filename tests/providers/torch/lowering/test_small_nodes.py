@@ -77,6 +77,14 @@ def test_on_one_thread_convolutions_of_a_large_network_stand_in_the_row(rng, alo
     assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
 
 
+def test_on_one_thread_convolutions_of_large_images_stand_in_the_row(rng, alone):
+    w = rng.standard_normal((64, 32, 3, 3)).astype(np.float32) / 17
+    conv = node("Conv", ["b", "w"], ["c"], pads=[1] * 4)
+    model, feeds = chain(rng, [conv], shape=(1, 32, 180, 190), weights={"w": w})  # 8.7 MB, 1.3e9 operations
+    session = assert_as_onnxruntime(model, feeds, rtol=1e-3, atol=1e-3)
+    assert rows_among_calls(session) == calls(session) == ["onnxruntime_Exp + Neg + Conv + Abs + Sqrt"]
+
+
 def test_on_one_thread_many_sizes_do_not_each_hold_large_weights(rng, alone, monkeypatch):
     monkeypatch.setattr(small_nodes, "_HELD", 16 << 20)
     w = rng.standard_normal((512, 512, 3, 3)).astype(np.float32) / 68  # 9.4 MiB
@@ -248,6 +256,16 @@ def test_statistics_of_a_batch_are_no_part_of_a_row(rng):
         y, mean = session.run(None, {"x": x})
         np.testing.assert_allclose(y, wanted, rtol=1e-4)
         np.testing.assert_allclose(mean, 0.1 * e.mean(0), rtol=1e-4)
+
+
+def test_a_normalisation_by_running_statistics_is_part_of_a_row(rng):
+    weights = {name: rng.uniform(0.5, 2, 3).astype(np.float32) for name in "sbmv"}
+    middle = [node("BatchNormalization", ["b0", "s", "b", "m", "v"], ["c"], epsilon=1e-3)]
+    nodes = [node("Exp", ["x"], ["a"]), node("Neg", ["a"], ["b0"]), *middle, node("Abs", ["c"], ["d"]),
+             node("Sqrt", ["d"], ["y"])]  # fmt: skip
+    feeds = {"x": rng.standard_normal((2, 3, 4, 4)).astype(np.float32)}
+    session = assert_as_onnxruntime(file_of(nodes, feeds, weights, ["y"]), feeds, rtol=1e-5, atol=1e-5)
+    assert calls(session) == rows_among_calls(session) == ["onnxruntime_Exp + Neg + BatchNormalization + Abs + Sqrt"]
 
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])

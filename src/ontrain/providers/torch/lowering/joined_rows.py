@@ -24,6 +24,7 @@ from ontrain.operators import DOMAIN, Stock, record_of, static_dims
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.small_nodes import is_alike
 from ontrain.providers.torch.lowering.stock_calls import emit_session
+from ontrain.providers.torch.lowering.stock_forms import stock_form
 from ontrain.stock_node import open_model, refused
 
 __all__ = ["bind_fixed", "emit_joined"]
@@ -151,7 +152,7 @@ def _model(
         with blamed_on(row[0], "small nodes cannot run together", ProviderError):
             model = model_of(row, fed, results, "small", rewrite=_body, values=arrays, typed=True)
             for _ in range(_BODIES):
-                if all(record_of(node).stock is Stock.KERNEL for node in model.graph):
+                if all(record_of(node).stock_of(node) is Stock.KERNEL for node in model.graph):
                     for node in model.graph:
                         _drop_absent(node)
                     return model
@@ -168,7 +169,10 @@ def _drop_absent(node: ir.Node) -> None:
 
 
 def _body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> Sequence[ir.Value | None] | None:
-    return expand(op, node, inputs) if record_of(node).stock is not Stock.KERNEL else None
+    if record_of(node).stock_of(node) is Stock.KERNEL:
+        return None
+    form = stock_form(node)
+    return expand(op, node, inputs) if form is None else form(op, node, inputs)
 
 
 def _opened(model: ir.Model, lent: Mapping[str, torch.Tensor] | None = None) -> Any:

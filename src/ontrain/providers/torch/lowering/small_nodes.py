@@ -54,7 +54,7 @@ class Limits:
 
 BESIDE = Limits(Small(4e6, 1 << 19, 1 << 19, 4 << 20), Small(5e5, 1 << 15, 1 << 19, 4 << 20))
 """What is larger is faster in kernels that run on several threads."""
-ALONE = Limits(Small(1e9, 8 << 20, 16 << 20, 96 << 20), Small(1e8, 8 << 20, 4 << 20, 32 << 20))
+ALONE = Limits(Small(math.inf, 64 << 20, 16 << 20, 96 << 20), Small(1e8, 64 << 20, 4 << 20, 32 << 20))
 """On one thread onnxruntime's products take as long as oneDNN's, and its convolutions half as long.
 
 A convolution between rows leaves its images with their channels last, in which order no row reads them. So nearly all
@@ -150,7 +150,7 @@ def _is_small(e: Emitter, node: ir.Node, most: Small, costs: dict[Hashable, Flop
 def is_alike(node: ir.Node) -> bool:
     """Whether onnxruntime computes a node as ontrain does, without an end of the process for any number."""
     record = record_of(node)
-    if is_random(node) or record.stock not in _JOINED or _pads_by_size(node):
+    if is_random(node) or record.stock_of(node) not in _JOINED or _pads_by_size(node):
         return False
     x = node.inputs[0] if node.inputs else None
     of_reals = x is not None and x.dtype is not None and x.dtype.is_floating_point()

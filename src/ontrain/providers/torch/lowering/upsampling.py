@@ -16,8 +16,10 @@ __all__: list[str] = []
 aten = torch.ops.aten
 _NEAREST = aten.upsample_nearest2d.default, aten.upsample_nearest2d_backward.default
 _LINEAR = aten.upsample_bilinear2d.default, aten.upsample_bilinear2d_backward.default
+_CUBIC = aten.upsample_bicubic2d.default, aten.upsample_bicubic2d_backward.default
 _KERNELS: dict[str, tuple[tuple[Any, Any], list[bool]]] = {
     "nearest": (_NEAREST, []), "linear": (_LINEAR, [False]), "aligned": (_LINEAR, [True]),
+    "cubic": (_CUBIC, [False]), "cubic aligned": (_CUBIC, [True]),
 }  # fmt: skip
 """By mode, ATen's kernels forward and backward, and what they are told beside sizes."""
 _DTYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
