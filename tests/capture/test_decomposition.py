@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import exported_program
 from torch.nn import functional
 
-from ontrain.capture import capture, program
+from ontrain.capture import capture, decomposition, program
 from ontrain.capture.aten import aten
 from ontrain.capture.aten.registry import table
 from ontrain.errors import CaptureError
@@ -212,12 +212,23 @@ class Repeated(nn.Module):
         return torch.deg2rad(self.weight * x).expand(number, *x.shape).reshape(number, -1) * 5
 
 
-def test_what_cannot_be_rewritten_names_a_way_that_trains():
-    x, count = torch.randn(2, 6, dtype=torch.float64), torch.tensor(2)
-    with pytest.raises(CaptureError, match=r"torch cannot write the traced program[\s\S]*breaks=\"allow\""):
-        ORTModule(Repeated())(x, count)
-    module = Repeated()
-    eager = copy.deepcopy(module)
-    for model in (ORTModule(module, breaks="allow"), eager):
-        model(x, count).square().mean().backward()
-    torch.testing.assert_close(module.weight.grad, eager.weight.grad)
+def test_a_size_that_a_value_says_is_known_where_its_reader_is_rewritten():
+    eager = Repeated()
+    ours = ORTModule(copy.deepcopy(eager))
+    for number in (2, 3, 2):
+        x, count = torch.randn(2, 6, dtype=torch.float64), torch.tensor(number)
+        for module in (ours, eager):
+            module(x, count).square().mean().backward()
+        torch.testing.assert_close(ours.weight.grad, eager.weight.grad)
+
+
+def test_what_cannot_be_rewritten_names_a_way_that_trains_and_leaves_its_vmap():
+    def fails(x):
+        raise ValueError("no such thing")
+
+    traced = torch.export.export(Calls(torch.vmap(lambda row: row.sin())), (torch.randn(2, 3),), strict=False)
+    with pytest.raises(
+        CaptureError, match=r"torch cannot write the traced program[\s\S]*no such thing[\s\S]*breaks=\"allow\""
+    ):
+        decomposition._rewritten(traced, {torch.ops.aten.sin.default: fails}, frozenset())
+    torch.randn(2, 3).requires_grad_()  # torch refuses this within a vmap

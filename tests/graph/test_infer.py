@@ -39,6 +39,13 @@ def test_nodes_that_differ_in_a_constant_alone_have_their_own_shapes(op_type, fi
     assert shapes[0] == shapes[2] != shapes[1]
 
 
+def test_parts_have_their_sizes_however_many_they_are():
+    x = value("x", [2, 600])
+    op = Builder(new_model([x], "g").graph)
+    parts = op.Split(x, [1, 3] * 150, axis=1, outputs=300)
+    assert [tuple(part.shape) for part in parts[:2]] == [(2, 1), (2, 3)]
+
+
 def test_nodes_that_differ_in_an_attribute_or_a_type_alone_have_their_own_results():
     shapes = set()
     for dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE):

@@ -21,7 +21,7 @@ from torch import fx, nn
 from ontrain.capture.aliases import mutates
 from ontrain.capture.draws import Bounds, bounds
 from ontrain.capture.source import current_line
-from ontrain.capture.sympy_sizes import certain, names_of, symbol_of, valued
+from ontrain.capture.sympy_sizes import certain, names_of, size_of, symbol_of, valued
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
@@ -29,7 +29,7 @@ from ontrain.sizes import Size
 
 __all__ = [
     "WAY_OUT", "Answers", "Decision", "Decisions", "ProgramThread", "RandomBranchError", "TwoDevicesError",
-    "ValueBranchError", "equality_by_elements",
+    "ValueBranchError", "equality_by_elements", "standing",
 ]  # fmt: skip
 
 _ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
@@ -186,6 +186,27 @@ class Answers:
         if all(condition != decision.condition for decision in self.decisions):
             self.decisions.append(Decision(condition, current_line()))
         return value
+
+
+@contextmanager
+def standing(decisions: Sequence[Decision]) -> Iterator[None]:
+    """Answer as the trace was answered where torch asks the same again, while it writes the traced program anew."""
+    held = {decision.condition for decision in decisions}
+
+    def again(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(environment: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return evaluate(environment, expr, *args, **kwargs)
+            except GuardOnDataDependentSymNode:
+                asked = size_of(expr)
+                if asked not in held and Size.call("not", asked) not in held:
+                    raise
+                return asked in held
+
+        return answer
+
+    with wrapped({f"{_ENVIRONMENT}.evaluate_expr": again} if held else {}):
+        yield
 
 
 class ProgramThread(threading.Thread):

@@ -26,11 +26,12 @@ from ontrain.capture.shapes_of_operators import shapes_of_whole_operators
 from ontrain.capture.source import user_frame
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
-from ontrain.internals import OpOverload, available, wrapped
+from ontrain.internals import OpOverload, available, private, wrapped
 
 __all__ = ["decomposed", "functional", "simplify_questions"]
 
 _COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
+_LEVELS = "torch._C._functorch"
 
 
 def decomposed(program: ExportedProgram) -> ExportedProgram:
@@ -96,7 +97,13 @@ def _rewritten(
 ) -> ExportedProgram:
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
     try:
-        with varying_lengths(), _composites_are(whole), shapes_of_whole_operators(), _one_name_each(program):
+        with (
+            varying_lengths(),
+            _composites_are(whole),
+            shapes_of_whole_operators(),
+            _one_name_each(program),
+            _levels_end(),
+        ):
             rewritten: ExportedProgram = program.run_decompositions(dict(decompositions))
             return rewritten
     except OntrainError:
@@ -109,6 +116,16 @@ def _rewritten(
             reason=f"{type(error).__name__}: {message}",
             way_out=f"write what forward changes in place, or its rarer operators, in others; or {BROKEN}",
         ) from error
+
+
+@contextmanager
+def _levels_end() -> Iterator[None]:
+    """Leave the levels of `torch.vmap` that a program has entered as nodes when an error kept it from leaving them."""
+    depth = private(f"{_LEVELS}.get_dynamic_layer_stack_depth")()
+    try:
+        yield
+    finally:
+        private(f"{_LEVELS}.pop_dynamic_layer_stack_and_undo_to_depth")(depth)
 
 
 @contextmanager
@@ -142,18 +159,23 @@ def _of_form(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def simplify_questions(program: ExportedProgram) -> None:
-    """Name the kernel that reads a number off a tensor, and drop what has been asked of a sparse matrix's form.
+    """Name the kernel that reads a number off a tensor, and drop what has been asked of a tensor's form.
 
     Where strides follow from values, as those of a row of what `nonzero` gives, torch takes `item` apart into an
-    operator that has to know the number. The form of a sparse matrix is known while a forward is traced.
+    operator that has to know the number. The form of a sparse matrix is known while a forward is traced, and so are a
+    tensor's dtype and device, which torch cannot compare for one in a batch of `torch.vmap`.
     """
     read = available("torch.ops.aten._local_scalar_dense")
     modules = (module for module in program.graph_module.modules() if isinstance(module, fx.GraphModule))
     for node in [node for module in modules for node in module.graph.nodes]:
-        if node.target in _FORMS:
+        if node.target in _FORMS or _name(node) == "_assert_tensor_metadata":
             _drop(node)
         elif node.target is torch.ops.aten.item.default and read is not None:
             node.target = read.default
+
+
+def _name(node: fx.Node) -> str | None:
+    return operator_name(node.target) if isinstance(node.target, OpOverload) else None
 
 
 def _drop(node: fx.Node) -> None:

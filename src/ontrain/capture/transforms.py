@@ -47,6 +47,7 @@ def transforms(elsewhere: Callable[[], bool]) -> dict[str, Callable[[Any], Any]]
         f"{_TRANSFORMS}._autograd_grad": here(_gradients),
         f"{_TRANSFORMS}._jvp_with_argnums": here(_jvp),
         "torch._functorch.apis.vmap_impl": around(_with_batch),
+        "torch._functorch.predispatch._remove_batch_dim_impl": around(_untraced),
         "torch._vmap_internals._vmap": here(_row_by_row),
     }
 
@@ -78,6 +79,16 @@ def _with_batch(own: Callable[..., Any]) -> Callable[..., Any]:
                 _batches.numbers.pop()
 
         return _moved(own(batched, in_dims, 0, *options, **kwargs), out_dims)
+
+    return run
+
+
+def _untraced(remove: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What ends a batch, which is one node of the trace: it moves the batch first on a tensor that no trace knows."""
+
+    def run(*args: Any) -> torch.Tensor:
+        with private("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing")():
+            return remove(*args)
 
     return run
 

@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from ontrain.capture.aten.complex import Complex, pair, parts
 from ontrain.capture.aten.sparse import Product, Sparse
 from ontrain.capture.context import AtenBuilder, dtype_of
-from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError
+from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError, standing
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
@@ -83,7 +83,8 @@ def translate(
     Raises:
         CaptureError: an operator, or one use of it, has no translation.
     """
-    program, graph = prepare(program)
+    with standing(decisions):
+        program, graph = prepare(program)
     walk = _Program(program, graph, names, outside)
     walk.run()
     path, drawn = walk.finish(decisions, masks)

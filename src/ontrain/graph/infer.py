@@ -26,7 +26,7 @@ Inference = Callable[[ir.Node], Sequence[TypeAndShape | None]]
 _Answer = tuple[ir.DataType, tuple[int | str | None, ...]]
 
 _ours: dict[tuple[str, str], Inference] = {}
-# Element counts up to which a constant's values are shown to shape inference (shapes, axes, pads are this small).
+# Element counts up to which the values of a constant that is no setting are shown to shape inference.
 _DATA_LIMIT = 256
 _NOT_COMPARED = frozenset({
     ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR,
@@ -144,17 +144,25 @@ def _question(node: ir.Node) -> Hashable:
             value = value.dtype, tuple(value.shape), _contents(value)
         attributes.append((attribute.name, attribute.type, value if isinstance(value, Hashable) else tuple(value)))
     return (
-        node.domain, node.op_type, tuple(_of_input(value) for value in node.inputs), tuple(attributes),
+        node.domain, node.op_type, tuple(_of_input(node, i) for i in range(len(node.inputs))), tuple(attributes),
         len(node.outputs),
     )  # fmt: skip
 
 
-def _of_input(value: ir.Value | None) -> Hashable:
+def _of_input(node: ir.Node, i: int) -> Hashable:
+    value = node.inputs[i]
     if value is None:
         return None
-    const = value.const_value
-    data = _contents(const) if const is not None and const.size <= _DATA_LIMIT else None
+    const = _shown(node, i)
+    data = None if const is None else _contents(const)
     return value.dtype, None if value.shape is None else value.shape.dims, data
+
+
+def _shown(node: ir.Node, i: int) -> ir.TensorProtocol | None:
+    """The constant at input i if inference looks at its values: sizes of however many parts, or any small constant."""
+    value = node.inputs[i]
+    const = None if value is None else value.const_value
+    return const if const is not None and (const.size <= _DATA_LIMIT or i in record_of(node).settings) else None
 
 
 def _contents(tensor: ir.TensorProtocol) -> Hashable:
@@ -196,8 +204,8 @@ def _as_onnx(node: ir.Node) -> tuple[onnx.NodeProto, dict[str, onnx.TypeProto], 
             continue
         assert value.dtype is not None
         types[f"i{i}"] = _tensor_type(value.dtype, _dims(value.shape))
-        const = value.const_value
-        if const is not None and const.size <= _DATA_LIMIT:
+        const = _shown(node, i)
+        if const is not None:
             data[f"i{i}"] = onnx.numpy_helper.from_array(np.asarray(const.numpy()), f"i{i}")
     proto.output.extend(f"o{i}" for i in range(len(node.outputs)))
     # Not ir.to_proto: it asks protocol after protocol whether this is one, which takes longer than the inference.

@@ -11,6 +11,7 @@ __all__ = ["TABLE"]
 _FUNCTIONS = "modules with a torch.autograd.Function that brings a backward of its own"
 _CAPTURE = "capturing a module"
 _TRANSFORMS = "a forward that calls torch.func.grad, vjp, jvp, jacrev, jacfwd or hessian"
+_VMAP = "a forward that calls torch.vmap with a product whose result has its batch elsewhere than first"
 _WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
 _RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
 _COMPOSITES = "quick captures of what torch has to write in other operators; they take some tenths of a second more"
@@ -65,6 +66,10 @@ TABLE: tuple[Row, ...] = (
         _TRANSFORMS),
     Row("torch._functorch.apis.vmap_impl", "give each row of a batch its own gradient", None, _TRANSFORMS,
         replaced=True, callers=("torch.vmap",)),
+    Row("torch._functorch.predispatch._remove_batch_dim_impl", "trace results whose batch is not their first dimension",
+        None, _VMAP, replaced=True, callers=("torch._functorch.predispatch._remove_batch_dim",)),
+    Row("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing", "compute what a trace has as one node", None,
+        _VMAP),
     Row("torch._vmap_internals._vmap", "trace gradients of many adjoints at once", None,
         "a forward that calls torch.autograd.grad with is_grads_batched", replaced=True),
     Row("torch.autograd.forward_ad.enter_dual_level", "refuse forward-mode differentiation inside forward", None,
@@ -282,6 +287,10 @@ TABLE: tuple[Row, ...] = (
         _DEFAULT_DEVICE),
     Row("torch._C._is_tracing", "refuse a call within torch.jit.trace", o.returns(False), "ORTModule"),
     Row("torch._C._functorch.peek_interpreter_stack", "refuse a call within torch.func", o.returns(None), "ORTModule"),
+    *(
+        Row(f"torch._C._functorch.{name}", "leave the levels of torch.vmap after an error", None, _CAPTURE)
+        for name in ("get_dynamic_layer_stack_depth", "pop_dynamic_layer_stack_and_undo_to_depth")
+    ),
     Row("torch._C._functorch.is_legacy_batchedtensor", "refuse a batch of adjoints",
         o.returns(False, o.number()), "the backward of an ORTModule"),
     Row("torch._C._functorch.is_functorch_wrapped_tensor", "find the memory of a tensor within torch.func",

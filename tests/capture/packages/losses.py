@@ -34,7 +34,10 @@ def metric_loss(name: str, **settings: Any) -> Callable[[], nn.Module]:
 for _name, _settings in (
     ("NTXentLoss", {}), ("SupConLoss", {}), ("TripletMarginLoss", {}), ("MultiSimilarityLoss", {}),
     ("ArcFaceLoss", {"num_classes": 3, "embedding_size": 5}), ("ContrastiveLoss", {}), ("CircleLoss", {}),
-    ("ProxyAnchorLoss", {"num_classes": 3, "embedding_size": 5}),
+    ("ProxyAnchorLoss", {"num_classes": 3, "embedding_size": 5}), ("AngularLoss", {}), ("LiftedStructureLoss", {}),
+    ("TupletMarginLoss", {}), ("FastAPLoss", {}), ("NCALoss", {}), ("MarginLoss", {}),
+    ("SoftTripleLoss", {"num_classes": 3, "embedding_size": 5}),
+    ("SphereFaceLoss", {"num_classes": 3, "embedding_size": 5}),
 ):  # fmt: skip
     add(_name, "pytorch-metric-learning", metric_loss(_name, **_settings), embeddings)
 

@@ -52,6 +52,14 @@ def by_the_number_of_rows(self, x, ids):
 
 
 @forward
+def what_torch_asks_of_rows_again_where_it_rewrites_the_trace(self, x, ids):
+    rows, others = (ids > 0).nonzero()[:, 0], (ids < 2).nonzero()[:, 0]
+    if len(rows) > 0 and len(others) > 0:
+        return torch.deg2rad(torch.logsumexp(self.b(x)[rows] @ self.b(x)[others].T, 1))
+    return self.a(x)
+
+
+@forward
 def by_a_buffer(self, x, ids):
     self.calls += 1
     return self.b(self.norm(self.a(x))) if self.calls > 3 else self.norm(self.a(x))

@@ -15,7 +15,8 @@ FORWARDS = {}
 SIZED = {"jacobian_of_a_batch", "jacobian_forwards_of_a_batch", "curvature_of_a_batch", "many_adjoints_at_once"}
 """Those with as many adjoints as the batch has numbers: each batch size is a graph."""
 
-NESTED = {"jacobian_forwards_of_each_row", "laplacian_of_each_row", "batches_in_batches"}
+NESTED = {"jacobian_forwards_of_each_row", "laplacian_of_each_row", "batches_in_batches",
+          "products_whose_batch_comes_last"}  # fmt: skip
 """Those with a matrix product in a `vmap` in another; before 2.13 torch cannot trace it with a size that varies."""
 
 LOOPED = {"attention"}
@@ -191,6 +192,12 @@ def columns_of_a_batch(self, x):
 def batches_in_batches(self, x):
     pairs = func.vmap(func.vmap(func.grad(lambda x, w: (self.hidden(x) @ w).sum()), (0, None)), (None, 0))
     return pairs(x, self.c.weight).square().sum()
+
+
+@forward
+def products_whose_batch_comes_last(self, x):
+    hidden = func.vmap(lambda row: self.a.weight.float().double() @ row.float().double())(x)
+    return func.vmap(func.vmap(lambda row: self.b.weight @ row))(torch.stack([hidden, hidden.sin()], 1)).square().sum()
 
 
 @forward
