@@ -106,7 +106,6 @@ class ORTModule(nn.Module):
         own["_engine"] = None
         for name in _SHARED:
             own[name] = module.__dict__[name]
-        own["training"] = module.training
         try:
             _check_inside(module)
         except OptionError as error:
@@ -202,11 +201,21 @@ class ORTModule(nn.Module):
 
     # The wrapped module's own ways of doing these may be special, and belong to it.
 
-    def train(self, mode: bool = True) -> ORTModule:
-        """Set training mode on the wrapped module."""
-        self._wrapped.train(mode)
-        self.training = mode
-        return self
+    @property
+    def training(self) -> bool:
+        """The wrapped module's flag."""
+        return self._wrapped.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        wrapped = self.__dict__.get("_wrapped")
+        if wrapped is not None:
+            wrapped.training = mode
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Set training mode on the wrapped module; or whatever its own `train` does, such as a loop of steps."""
+        result = rebound(self._wrapped.train, self._wrapped, self)(*args, **kwargs)
+        return self if result is self._wrapped else result
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the wrapped module's state_dict."""
