@@ -204,7 +204,7 @@ class ORTModule(nn.Module):
     @property
     def training(self) -> bool:
         """The wrapped module's flag."""
-        return self._wrapped.training
+        return self.module.training
 
     @training.setter
     def training(self, mode: bool) -> None:
@@ -294,7 +294,8 @@ class ORTModule(nn.Module):
         )  # fmt: skip
         # As its state, which is copied once the copy is known: a hook may be a method of the wrapper.
         hooks = {name: held for name in _HOOKS if (held := self.__dict__[name])}
-        return _wrap, (self._wrapped, self._debug_options, options), hooks
+        debug_options = None if self._debug_options == DebugOptions() else self._debug_options
+        return _wrap, (self._wrapped, debug_options, options), hooks or None
 
 
 # So that `help` and `inspect.signature` show what the constructor takes.
@@ -303,6 +304,10 @@ setattr(ORTModule.__new__, "__wrapped__", ORTModule.__init__)  # noqa: B010
 
 def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:
     return ORTModule(module, debug_options, **options)
+
+
+# As of any module, torch.load asks a program to allow the classes of the wrapped module only: a wrapper runs no code.
+torch.serialization.add_safe_globals([_wrap, FallbackPolicy])
 
 
 def _held_in_pieces(error: OntrainError) -> bool:

@@ -25,7 +25,9 @@ _NAMES = (
 )  # fmt: skip
 # Hooks are registered on the wrapper.
 _OF_MODULES = frozenset(
-    name for name, value in vars(nn.Module).items() if callable(value) and not name.startswith("_") and "hook" not in name
+    name
+    for name, value in vars(nn.Module).items()
+    if callable(value) and not name.startswith("_") and "hook" not in name
 )
 
 _classes: dict[tuple[type, type], type] = {}
