@@ -24,6 +24,7 @@ from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
 from ontrain.training.ortmodule.own_mode import enables_gradients
+from ontrain.training.ortmodule.refusals import TracedError
 from ontrain.training.ortmodule.special import with_special_methods
 
 __all__ = ["ORTModule"]
@@ -138,6 +139,8 @@ class ORTModule(nn.Module):
             return pieces(*args, **kwargs)
         try:
             return self._run(args, kwargs)
+        except TracedError:
+            traced = True
         except OntrainError as error:
             if self._breaks and _held_in_pieces(error):
                 pieces = self.__dict__["_pieces"] = self._in_pieces(error)
@@ -145,7 +148,9 @@ class ORTModule(nn.Module):
             policy = fallback.takes(error)
             if policy is None:
                 raise
-            refused = error
+            traced, refused = False, error
+        if traced:
+            return self._wrapped(*args, **kwargs)
         # Outside of the handler: an error of the module's own is raised as it is.
         result = self._wrapped(*args, **kwargs)
         fallback.fall(type(self._wrapped).__name__, refused, policy)
