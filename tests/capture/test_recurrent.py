@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.capture import capture
+from ontrain.capture import capture, program
 from ontrain.training import optim
 from tests.capture.harness import nodes, operators
 from tests.training.conftest import make_trainer, token_loss
@@ -174,3 +174,58 @@ def test_a_trainer_takes_any_batch_and_length_and_exports_for_any(tmp_path):
         x = torch.randn(batch, length, 8)
         (output,) = session.run(None, {"x": x.numpy()})
         np.testing.assert_allclose(output, eager(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+class Steps(nn.Module):
+    """A cell called in a loop over x [B, T, 3]."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x):
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return torch.cat(state, 1) if isinstance(state, tuple) else state
+
+
+CELLS = {
+    "LSTM": lambda: nn.LSTMCell(3, 4), "LSTM without biases": lambda: nn.LSTMCell(3, 4, bias=False),
+    "GRU": lambda: nn.GRUCell(3, 4), "GRU without biases": lambda: nn.GRUCell(3, 4, bias=False),
+    "tanh": lambda: nn.RNNCell(3, 4), "relu": lambda: nn.RNNCell(3, 4, bias=False, nonlinearity="relu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_in_a_loop_have_eagers_gradients_and_no_program_taken_apart(kind, monkeypatch):
+    apart = []
+    own = program.decomposed
+    monkeypatch.setattr(program, "decomposed", lambda exported: apart.append(1) or own(exported))
+    ours, eager = pair(Steps(CELLS[kind]()).double())
+    for batch in (2, 3):
+        x = draw(batch, 5, 3)
+        leaves = [x.detach().clone().requires_grad_() for _ in range(2)]
+        results = []
+        for module, leaf in zip((ours, eager), leaves, strict=True):
+            module.zero_grad()
+            y = module(leaf)
+            y.square().sum().backward()
+            results.append((y.detach(), leaf.grad))
+        torch.testing.assert_close(*results, **DOUBLE)
+        assert_same_gradients(ours, eager, **DOUBLE)
+    assert not apart and ours._engine.captures == 1
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_round_under_autocast_as_eager_pytorch_does(kind):
+    ours, eager = pair(Steps(CELLS[kind]()))
+    x = draw(2, 5, 3).float()
+    results = []
+    for module in (ours, eager):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(x)
+        y.float().square().sum().backward()
+        results.append(y.detach())
+    assert results[0].dtype == results[1].dtype
+    torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)

@@ -25,8 +25,9 @@ __all__ = ["SpelledOut"]
 class SpelledOut(TorchFunctionMode):
     """While it is entered, results have eager's dtype and shape where torch's tensors without values have not.
 
-    An operator that a program registers by `torch.library.custom_op` is what its Python code computes. On a GPU a cell
-    of a recurrent layer is one kernel, of whose results torch says nothing.
+    An operator that a program registers by `torch.library.custom_op` is what its Python code computes. A cell of a
+    recurrent layer is what it computes, too: for its sake torch would write the whole program anew, and of the results
+    of a GPU's kernel torch says nothing.
     """
 
     def __init__(self) -> None:
@@ -133,36 +134,53 @@ def _lstm_cell(
     w_hh: torch.Tensor,
     *biases: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if not input.is_cuda:
-        return torch.lstm_cell(input, hx, w_ih, w_hh, *biases)
-    input, h, c, *weights = lowered(input, *hx, w_ih, w_hh, *biases)
+    input, h, c, *weights = _of_kernel(input, *hx, w_ih, w_hh, *biases)
     of_input, of_state = _gates(input, h, *weights)
     enter, forget, cell, leave = (of_input + of_state).chunk(4, 1)
     c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
-    return (leave.sigmoid() * c.tanh()).to(h.dtype), c.to(h.dtype)
+    h = leave.sigmoid() * c.tanh()
+    return (h.to(input.dtype), c.to(input.dtype)) if input.is_cuda else (h, c)
+
+
+def _of_kernel(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What a cell computes with under autocast: a GPU's kernel casts all, elsewhere the products alone are cast."""
+    return lowered(*operands) if operands[0].is_cuda else operands
 
 
 def _gates(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the input and of the state. torch's kernel goes on in single precision where these are halves."""
-    if torch.promote_types(input.dtype, torch.float32) is input.dtype:
+    """Of the input and of the state. A GPU's kernel goes on in single precision where these are halves."""
+    if not input.is_cuda or torch.promote_types(input.dtype, torch.float32) is input.dtype:
         return functional.linear(input, w_ih, b_ih), functional.linear(hx, w_hh, b_hh)
     of_input, of_state = functional.linear(input, w_ih).float(), functional.linear(hx, w_hh).float()
     return of_input if b_ih is None else of_input + b_ih, of_state if b_hh is None else of_state + b_hh
 
 
 def _gru_cell(
-    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, *biases: torch.Tensor
 ) -> torch.Tensor:
-    if not input.is_cuda:
-        return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
-    input, hx, w_ih, w_hh, b_ih, b_hh = lowered(input, hx, w_ih, w_hh, b_ih, b_hh)
-    of_input, of_state = _gates(input, hx, w_ih, w_hh, b_ih, b_hh)
+    input, hx, *weights = _of_kernel(input, hx, w_ih, w_hh, *biases)
+    of_input, of_state = _gates(input, hx, *weights)
     reset, update, new = of_input.chunk(3, 1)
     h_reset, h_update, h_new = of_state.chunk(3, 1)
     candidate = (new + (reset + h_reset).sigmoid() * h_new).tanh()
-    return (candidate + (update + h_update).sigmoid() * (hx - candidate)).to(hx.dtype)
+    h = candidate + (update + h_update).sigmoid() * (hx - candidate)
+    return h.to(hx.dtype) if input.is_cuda else h
+
+
+def _tanh_cell(input: torch.Tensor, hx: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    return _products(input, hx, *weights).tanh()
+
+
+def _relu_cell(input: torch.Tensor, hx: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    return _products(input, hx, *weights).relu()
+
+
+def _products(
+    input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+) -> torch.Tensor:
+    return functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh)
 
 
 def _nnz(input: torch.Tensor) -> Any:
@@ -199,6 +217,8 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.gru_cell: _gru_cell,
     torch.isin: _isin,
     torch.lstm_cell: _lstm_cell,
+    torch.rnn_relu_cell: _relu_cell,
+    torch.rnn_tanh_cell: _tanh_cell,
     torch.Tensor.__getitem__: getitem,
     torch.Tensor.__setitem__: setitem,
     torch.Tensor.fill_diagonal_: _fill_diagonal,

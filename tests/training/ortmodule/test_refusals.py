@@ -25,15 +25,27 @@ def forward_mode(module):
         (lambda m: torch.func.vmap(m)(torch.ones(5, 2, 4)), "torch.func"),
         (lambda m: torch.func.grad(lambda x: m(x).sum())(torch.ones(2, 4)), "torch.func"),
         (forward_mode, "forward-mode"),
-        (lambda m: torch.jit.trace(m, torch.ones(2, 4)), "torch.jit"),
-        (lambda m: torch.export.export(m, (torch.ones(2, 4),)), "torch.export"),
+        (lambda m: torch.compile(m, backend="eager")(torch.ones(2, 4)), "torch.compile"),
     ],
-    ids=["vmap", "func.grad", "forward_ad", "jit", "export"],
+    ids=["vmap", "func.grad", "forward_ad", "compile"],
 )
-def test_transforms_and_traces_around_it(ours, use, what):
+def test_transforms_around_it(ours, use, what):
     with pytest.raises(InputError, match=what):
         use(ours)
     assert ours(torch.ones(2, 4)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_traces_around_it_are_those_of_the_module(ours, called_before):
+    x, more = torch.randn(2, 4), torch.randn(3, 4)
+    if called_before:
+        ours(x).sum().backward()
+    traced = torch.jit.trace(ours, x)
+    exported = torch.export.export(ours, (x,), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    for trace, state in ((traced, traced.state_dict()), (exported.module(check_guards=False), exported.state_dict)):
+        torch.testing.assert_close(trace(more), ours.module(more))
+        assert list(state) == list(ours.state_dict())
+    torch.testing.assert_close(ours(more), ours.module(more))
 
 
 def test_many_gradients_at_once(ours):

@@ -41,7 +41,7 @@ class FallbackPolicy(enum.IntFlag):
     FALLBACK_UNSUPPORTED_DEVICE = 8
     """The module and its input are on several devices, or on the meta device."""
     FALLBACK_UNSUPPORTED_DATA = 16
-    """An argument that no graph takes: a sparse tensor, or a call within torch.func or a trace."""
+    """An argument that no graph takes: a sparse tensor, or a call within torch.func or torch.compile."""
     FALLBACK_UNSUPPORTED_TORCH_MODEL = 32
     """The module cannot be captured: it branches on data, has a backward hook, or uses an unknown operator."""
     FALLBACK_UNSUPPORTED_ONNX_MODEL = 64

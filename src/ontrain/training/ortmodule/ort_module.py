@@ -24,6 +24,7 @@ from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
 from ontrain.training.ortmodule.own_mode import enables_gradients
+from ontrain.training.ortmodule.refusals import TracedError
 from ontrain.training.ortmodule.special import with_special_methods
 
 __all__ = ["ORTModule"]
@@ -106,7 +107,6 @@ class ORTModule(nn.Module):
         own["_engine"] = None
         for name in _SHARED:
             own[name] = module.__dict__[name]
-        own["training"] = module.training
         try:
             _check_inside(module)
         except OptionError as error:
@@ -139,6 +139,8 @@ class ORTModule(nn.Module):
             return pieces(*args, **kwargs)
         try:
             return self._run(args, kwargs)
+        except TracedError:
+            traced = True
         except OntrainError as error:
             if self._breaks and _held_in_pieces(error):
                 pieces = self.__dict__["_pieces"] = self._in_pieces(error)
@@ -146,7 +148,9 @@ class ORTModule(nn.Module):
             policy = fallback.takes(error)
             if policy is None:
                 raise
-            refused = error
+            traced, refused = False, error
+        if traced:
+            return self._wrapped(*args, **kwargs)
         # Outside of the handler: an error of the module's own is raised as it is.
         result = self._wrapped(*args, **kwargs)
         fallback.fall(type(self._wrapped).__name__, refused, policy)
@@ -202,11 +206,21 @@ class ORTModule(nn.Module):
 
     # The wrapped module's own ways of doing these may be special, and belong to it.
 
-    def train(self, mode: bool = True) -> ORTModule:
-        """Set training mode on the wrapped module."""
-        self._wrapped.train(mode)
-        self.training = mode
-        return self
+    @property
+    def training(self) -> bool:
+        """The wrapped module's flag."""
+        return self.module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        wrapped = self.__dict__.get("_wrapped")
+        if wrapped is not None:
+            wrapped.training = mode
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Set training mode on the wrapped module; or whatever its own `train` does, such as a loop of steps."""
+        result = rebound(self._wrapped.train, self._wrapped, self)(*args, **kwargs)
+        return self if result is self._wrapped else result
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the wrapped module's state_dict."""
@@ -285,7 +299,8 @@ class ORTModule(nn.Module):
         )  # fmt: skip
         # As its state, which is copied once the copy is known: a hook may be a method of the wrapper.
         hooks = {name: held for name in _HOOKS if (held := self.__dict__[name])}
-        return _wrap, (self._wrapped, self._debug_options, options), hooks
+        debug_options = None if self._debug_options == DebugOptions() else self._debug_options
+        return _wrap, (self._wrapped, debug_options, options), hooks or None
 
 
 # So that `help` and `inspect.signature` show what the constructor takes.
@@ -294,6 +309,10 @@ setattr(ORTModule.__new__, "__wrapped__", ORTModule.__init__)  # noqa: B010
 
 def _wrap(module: nn.Module, debug_options: Any, options: dict[str, Any]) -> ORTModule:
     return ORTModule(module, debug_options, **options)
+
+
+# As of any module, torch.load asks a program to allow the classes of the wrapped module only: a wrapper runs no code.
+torch.serialization.add_safe_globals([_wrap, FallbackPolicy])
 
 
 def _held_in_pieces(error: OntrainError) -> bool:

@@ -11,26 +11,30 @@ from torch.autograd import forward_ad
 from ontrain.errors import InputError
 from ontrain.internals import FakeTensor, of, private
 
-__all__ = ["DeviceError", "common_device", "refuse_transforms"]
+__all__ = ["DeviceError", "TracedError", "common_device", "refuse_transforms"]
 
 
 class DeviceError(InputError):
     """A module and its input are not in one place that can compute."""
 
 
+class TracedError(InputError):
+    """A trace of PyTorch's operators goes through an ORTModule; those of the plain module are what it is after."""
+
+
 def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
     """Refuse what runs a forward on stand-ins for tensors, or follows tangents through it.
 
     Raises:
-        InputError: within a function transformed by torch.func, forward-mode differentiation, or a trace.
+        InputError: within a function transformed by torch.func, forward-mode differentiation, or torch.compile.
+        TracedError: within a trace by torch.jit or torch.export.
     """
     # torch.compiler.is_compiling and proxy modes are also true while another thread captures.
-    if (
-        private("torch._C._is_tracing")()
-        or torch.compiler.is_dynamo_compiling()
-        or any(type(t) is FakeTensor for t in tensors)
-    ):
-        what = "a trace by torch.jit, torch.export or torch.compile"
+    fake = any(type(t) is FakeTensor for t in tensors)
+    if private("torch._C._is_tracing")() or fake and torch.compiler.is_exporting():
+        raise TracedError("an ORTModule is called within a trace", way_out="trace the attribute .module")
+    if torch.compiler.is_dynamo_compiling() or fake:
+        what = "a trace by torch.compile"
     elif private("torch._C._functorch.peek_interpreter_stack")() is not None:
         what = "a function transformed by torch.func"
     elif of("torch.autograd.forward_ad._current_level", forward_ad) >= 0:
