@@ -1,0 +1,91 @@
+"""Random programs beside an oracle: `python -m tests.drawn --kind calls --seed 1 --count 200`.
+
+Each kind draws its cases from families. A case is right, has no oracle because eager PyTorch or stock onnxruntime
+fails, is refused, or is wrong. Refused and wrong cases are printed with the command that draws the case again; the
+table counts all. Exit code: 1 if a case is wrong or refused without a reason in tests/drawn/known.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import torch
+
+from tests.drawn.judge import VERDICTS, Outcome
+from tests.drawn.kinds import KINDS, draw_and_judge
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if no case ended badly."""
+    options = _parser().parse_args(arguments)
+    outcomes = [outcome for kind in options.kind or KINDS for outcome in _outcomes(kind, options)]
+    print(table(outcomes))
+    return 1 if any(outcome.bad for outcome in outcomes) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.drawn", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="kinds:\n" + "\n".join(f"  {name:10} {kind.text}" for name, kind in KINDS.items()),
+    )  # fmt: skip
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="may be repeated; all, if left out")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=200, help="cases of each kind")
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="N", help="number of the first case")
+    parser.add_argument("--family", action="append", default=[], metavar="NAME", help="only these; may be repeated")
+    parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
+    return parser
+
+
+def _outcomes(kind: str, options: argparse.Namespace) -> Iterator[Outcome]:
+    """The outcomes of a kind, in the order of their numbers; what is not right is printed as it comes."""
+    families, _ = KINDS[kind].loaded()
+    unknown = set(options.family) - set(families)
+    if unknown:
+        sys.exit(f"{kind} has no family {sorted(unknown)}, but {', '.join(families)}")
+    numbers = range(options.first, options.first + options.count)
+    case = partial(draw_and_judge, kind, options.seed, only=options.family)
+    for outcome in _run(case, numbers, options.workers):
+        if outcome.verdict != "right":
+            print(outcome.line(), flush=True)
+        yield outcome
+
+
+def _run(case: partial[Outcome], numbers: range, workers: int) -> Iterator[Outcome]:
+    _quiet()
+    if workers == 1:
+        yield from map(case, numbers)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_quiet) as pool:
+        yield from pool.map(case, numbers)
+
+
+def _quiet() -> None:
+    """One thread, and no warnings of what is drawn on purpose."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Counts of verdicts by kind and family; known differences are in a column of their own."""
+    columns = [*VERDICTS, "known"]
+    lines = [f"{'kind':<11}{'family':<32}{'runs':>6}" + "".join(f"{name:>13}" for name in columns)]
+    rows = sorted({(outcome.kind, outcome.family) for outcome in outcomes})
+    for kind, family in [*rows, ("all", "")]:
+        group = [o for o in outcomes if kind == "all" or (o.kind, o.family) == (kind, family)]
+        counts = Counter("known" if outcome.known else outcome.verdict for outcome in group)
+        cells = "".join(f"{counts[name]:>13}" for name in columns)
+        lines.append(f"{kind:<11}{family:<32}{len(group):>6}{cells}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
