@@ -10,7 +10,14 @@ from tests.drawn.__main__ import main, table
 from tests.drawn.calls import call as calls
 from tests.drawn.draw import Draw
 from tests.drawn.judge import (
-    OracleFails, Tolerance, WrongResult, compare, compare_buffers, compare_gradients, judge, oracle,
+    OracleFails,
+    Tolerance,
+    WrongResult,
+    compare,
+    compare_buffers,
+    compare_gradients,
+    judge,
+    oracle,
 )  # fmt: skip
 from tests.drawn.kinds import KINDS, draw_and_judge
 
@@ -82,7 +89,8 @@ class Changed(nn.Module):
     [
         ("value", "wrong", "value is off by up to 1e-06"), ("shape", "wrong", "value has shape"),
         ("gradient", "wrong", "gradient of parameter 0 is off"),
-        ("missing gradient", "wrong", "gradient of parameter 0 is missing"), ("buffer", "wrong", "buffer module.running"),
+        ("missing gradient", "wrong", "gradient of parameter 0 is missing"),
+        ("buffer", "wrong", "buffer module.running"),
         ("error", "refused", "ValueError: no such operator"), ("none", "right", ""),
     ],
 )  # fmt: skip

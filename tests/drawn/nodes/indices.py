@@ -10,7 +10,7 @@ from tests.drawn.nodes.node import Node, attributes, node
 FAR = 2**62
 
 
-@node
+@node.share(3)
 def slices(draw: Draw) -> Node:
     """Some axes, forwards and backwards, from and to beyond the ends."""
     shape = draw.sizes(draw.integer(1, 3), 3, 6)

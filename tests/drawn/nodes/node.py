@@ -44,10 +44,7 @@ class Node:
     opset: int = 17
 
     def __str__(self) -> str:
-        shapes = [
-            None if x is None else np.asarray(x).tolist() if np.size(x) <= 6 else np.shape(x) for x in self.inputs
-        ]
-        return f"{self.op_type} v{self.opset} {dict(self.attributes)} of {shapes}"
+        return f"{self.op_type} v{self.opset} {dict(self.attributes)} of {[*map(_shown, self.inputs)]}"
 
 
 def attributes(**values: Any) -> dict[str, Any]:
@@ -70,6 +67,12 @@ def judge_node(draw: Draw, family: str, drawn: list[str]) -> None:
         raise WrongResult(f"there are {len(actual)} outputs, not {len(expected)}")
     for i, (reference, output) in enumerate(zip(expected, actual, strict=True)):
         compare(f"output {i}", reference, output, VALUE)
+
+
+def _shown(array: Any) -> Any:
+    """The numbers of a small input, the shape of a large one."""
+    small = array is None or np.size(array) <= 6
+    return np.asarray(array).tolist() if small else np.shape(array)
 
 
 def stock_session(model: bytes) -> onnxruntime.InferenceSession:

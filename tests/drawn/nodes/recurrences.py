@@ -11,7 +11,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 HIDDEN = 3
 
 
-@node
+@node.share(4)
 def recurrence(draw: Draw) -> Node:
     """In each direction, with lengths, first states and peepholes."""
     op_type = draw.choice(list(GATES))

@@ -11,7 +11,7 @@ CHANNELS = 4
 REDUCTIONS = ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare"]
 
 
-@node
+@node.share(3)
 def reduction(draw: Draw) -> Node:
     """Over all axes, some or none."""
     op_type, shape = draw.choice(REDUCTIONS), draw.sizes(draw.integer(1, 4), 1, 4)
@@ -72,7 +72,7 @@ def group_norm(draw: Draw) -> Node:
 @node
 def local_response_norm(draw: Draw) -> Node:
     """LRN."""
-    return Node("LRN", [_images(draw)], dict(size=draw.integer(1, 5), alpha=0.1, beta=0.7, bias=2.0))
+    return Node("LRN", [_images(draw)], dict(size=draw.choice([1, 3, 5]), alpha=0.1, beta=0.7, bias=2.0))
 
 
 @node

@@ -12,7 +12,7 @@ PLACES = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "ha
 AUTOMATIC = ["SAME_UPPER", "SAME_LOWER", "VALID"]
 
 
-@node.share(2)
+@node.share(4)
 def resize(draw: Draw) -> Node:
     """By factors and to sizes, in each mode and with each rule of places."""
     sizes = draw.sizes(draw.choice([1, 2, 2, 3]), 2, 6)
@@ -42,7 +42,7 @@ def _region(draw: Draw, sizes: tuple[int, ...]) -> np.ndarray:
     return np.array([0, 0, *starts, 1, 1, *ends], np.float32)
 
 
-@node
+@node.share(3)
 def convolution(draw: Draw) -> Node:
     """In groups, with strides, dilations and each kind of padding."""
     rank, groups = draw.integer(1, 3), draw.choice([1, 2])
@@ -57,7 +57,7 @@ def convolution(draw: Draw) -> Node:
     return Node("Conv", [image, weight, bias], settings)
 
 
-@node
+@node.share(3)
 def transposed_convolution(draw: Draw) -> Node:
     """In groups, with padding that is stated, automatic, or of the output."""
     rank, groups = draw.integer(1, 2), draw.choice([1, 2])
@@ -74,7 +74,7 @@ def transposed_convolution(draw: Draw) -> Node:
     return Node("ConvTranspose", [draw.array(2, 2 * groups, *draw.sizes(rank, 4, 6)), weight], settings)
 
 
-@node
+@node.share(4)
 def pool(draw: Draw) -> Node:
     """MaxPool, AveragePool and LpPool."""
     rank, op_type = draw.integer(1, 3), draw.choice(["MaxPool", "AveragePool", "LpPool"])
@@ -94,7 +94,7 @@ def pool(draw: Draw) -> Node:
     return Node(op_type, [draw.array(2, 2, *draw.sizes(rank, 7, 9))], settings, outputs, opset)
 
 
-@node
+@node.share(2)
 def pad(draw: Draw) -> Node:
     """In each mode; a negative width cuts off."""
     rank, mode = draw.integer(1, 4), draw.choice(["constant", "reflect", "edge", "wrap"])

@@ -1,4 +1,4 @@
-"""A network in ORTTrainer beside a written-out optimizer: losses of each micro-batch, and parameters after five updates.
+"""A network in ORTTrainer beside a written-out optimizer: losses of micro-batches, and parameters after five updates.
 
 Accumulation, clipping, groups, schedules, frozen weights, a budget of memory and evaluations in between are drawn, and
 whether another trainer goes on after two updates: from a checkpoint, from a state, or from a copy of a state.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,8 +109,8 @@ class _Run:
 
     def __init__(self, network: Network, plan: Plan) -> None:
         self._network, self._plan = network, plan
-        self._start: Callable[[], Network] = lambda start=copy.deepcopy(network): copy.deepcopy(start)
-        self._trainer = self._new_trainer(self._start())
+        self._other = copy.deepcopy(network)
+        self._trainer = self._new_trainer(copy.deepcopy(network))
         self._parameters = dict(network.named_parameters())
         self._oracle = Oracle(plan.settings, self._parameters)
         self._updates, self._weight = 0, 0.0
@@ -157,11 +156,10 @@ class _Run:
 
     def hand_over(self) -> None:
         """Another trainer, of weights of its own, goes on from what this one saves."""
-        network = self._start()
         with torch.no_grad():
-            for parameter in network.parameters():
+            for parameter in self._other.parameters():
                 parameter.uniform_(-1, 1)
-        other = self._new_trainer(network)
+        other = self._new_trainer(self._other)
         if self._plan.handover == "checkpoint":
             with tempfile.TemporaryDirectory() as folder:
                 self._trainer.save_checkpoint(str(Path(folder, "checkpoint")))
