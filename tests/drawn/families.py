@@ -52,6 +52,13 @@ class Families:
         """The family whose turn it is."""
         return self._order[number % len(self._order)]
 
+    def without(self, *names: str) -> Families:
+        """All families but these."""
+        rest = Families()
+        rest._functions = {name: function for name, function in self._functions.items() if name not in names}
+        rest._order = [name for name in self._order if name not in names]
+        return rest
+
     @property
     def turns(self) -> list[str]:
         """A round: names, as often as each has its turn."""

@@ -19,7 +19,7 @@ class Kind:
 
     Attributes:
         text: what is compared with what.
-        room: the module with its families and its judge.
+        room: the module with its families, its judge, and, as WITHOUT, the families that are not of this kind.
         families: the families' name there.
         judge: the judge's name there.
         modules: in which families register themselves.
@@ -36,11 +36,13 @@ class Kind:
         for module in self.modules:
             importlib.import_module(f"tests.drawn.{module}")
         room = importlib.import_module(f"tests.drawn.{self.room}")
-        return getattr(room, self.families), getattr(room, self.judge)
+        families = getattr(room, self.families).without(*getattr(room, "WITHOUT", ()))
+        return families, getattr(room, self.judge)
 
 
 _CALLS = ("windows", "losses", "layers", "elements", "reductions", "places", "algebra")
 _NODES = ("windows", "indices", "reductions", "elements", "tensors", "recurrences")
+_NETWORKS = ("networks.rowwise", "networks.mixing", "networks.losses")
 _STEPS = ("graphs.images", "graphs.layouts", "graphs.rows", "graphs.tokens")
 
 KINDS = {
@@ -50,11 +52,11 @@ KINDS = {
     ),
     "networks": Kind(
         "a network of tokens with masks and labels through ORTModule, beside eager",
-        "networks.network", "block", "judge_network", ["networks.rowwise", "networks.mixing", "networks.losses"],
+        "networks.network", "block", "judge_network", _NETWORKS,
     ),
     "trainers": Kind(
         "such a network in ORTTrainer, beside written-out optimizers",
-        "trainers.trainer", "block", "judge_trainer", ["networks.rowwise", "networks.mixing", "networks.losses"],
+        "trainers.trainer", "block", "judge_trainer", _NETWORKS,
     ),
     "nodes": Kind(
         "an ONNX node on the torch provider, beside stock onnxruntime",

@@ -129,6 +129,8 @@ class Growth:
 def grown(draw: Draw, family: str, dtype: type = np.float32, trains: bool = False) -> Growth:
     """A graph of three to twelve steps, one of them of this family of images where it fits."""
     growth = Growth(draw, dtype, trains)
+    # The earliest weight's gradient has gone through all that follows.
+    growth.add("bias" if trains else "activation", growth.values[0])
     count = draw.integer(3, 12)
     turn = draw.integer(0, count - 1)
     for step in range(count):
@@ -136,6 +138,4 @@ def grown(draw: Draw, family: str, dtype: type = np.float32, trains: bool = Fals
             continue
         value = draw.choice(growth.values[-4:])
         growth.add(draw.choice(value.steps.turns), value)
-    if len(growth.values) == 1:
-        growth.add("activation", growth.values[0])
     return growth
