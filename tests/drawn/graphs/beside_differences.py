@@ -43,7 +43,7 @@ def judge_gradients(draw: Draw, family: str, drawn: list[str]) -> None:
     before = {name: growth.arrays[name] for name in names}
     for x in growth.batches(STEPS, "batch", largest=8):
         loss = trainer.train_step(x)
-        after = {name: np.array(trainer.parameter(name)) for name in names}
+        after = {name: trainer.parameter(name).numpy(force=True).copy() for name in names}
         gradients = {name: (before[name] - after[name]) / RATE for name in names}
         _judge_step(draw, differences, x, loss, before, gradients)
         before = after

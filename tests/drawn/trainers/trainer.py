@@ -28,7 +28,7 @@ __all__ = ["block", "judge_trainer"]
 UPDATES, TOTAL, WARMUP = 5, 8, 0.3
 LOSS, EVALUATION, PARAMETER = Tolerance(5e-6, 1e-6), Tolerance(2e-6, 1e-7), Tolerance(1e-5, 2e-6)
 SCHEDULES = {"linear": optim.lr_scheduler.LinearWarmupLRScheduler, "cosine": optim.lr_scheduler.CosineWarmupLRScheduler}
-WITHOUT = ("packed", "selected", "batch_norm")
+WITHOUT = ("packed", "selected")
 """A step has the sizes that follow from its batch's shape, so what takes rows out by a mask is refused."""
 
 
