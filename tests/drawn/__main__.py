@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _outcomes(kind: str, options: argparse.Namespace) -> Iterator[Outcome]:
-    """The outcomes of a kind, in the order of their numbers; what is not right is printed as it comes."""
+    """The outcomes of a kind, in the order of their numbers; refused and wrong ones are printed as they come."""
     families, _ = KINDS[kind].loaded()
     unknown = set(options.family) - set(families)
     if unknown:
@@ -53,7 +53,7 @@ def _outcomes(kind: str, options: argparse.Namespace) -> Iterator[Outcome]:
     numbers = range(options.first, options.first + options.count)
     case = partial(draw_and_judge, kind, options.seed, only=options.family)
     for outcome in _run(case, numbers, options.workers):
-        if outcome.verdict != "right":
+        if outcome.verdict in ("refused", "wrong"):
             print(outcome.line(), flush=True)
         yield outcome
 

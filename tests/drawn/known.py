@@ -37,12 +37,8 @@ KNOWN = [
         reason="where a size stays, stock ignores the crop, which the standard does not",
     ),
     Known(
-        "nodes", "wrong", "half_pixel_symmetric", family="resize",
+        "nodes", "wrong", "half_pixel_symmetric.*nearest_mode", family="resize",
         reason="a pixel halfway between two: stock takes the other in single precision",
-    ),
-    Known(
-        "nodes", "wrong", r"SAME_(UPPER|LOWER).*dilations|dilations.*SAME_(UPPER|LOWER)",
-        reason="stock's shapes of SAME padding with dilation are not the standard's",
     ),
     Known("trainers", "refused", "memory_budget .* cannot be reached", reason="a step needs more than the budget"),
 ]  # fmt: skip

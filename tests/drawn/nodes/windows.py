@@ -16,7 +16,7 @@ AUTOMATIC = ["SAME_UPPER", "SAME_LOWER", "VALID"]
 def resize(draw: Draw) -> Node:
     """By factors and to sizes, in each mode and with each rule of places."""
     sizes = draw.sizes(draw.choice([1, 2, 2, 3]), 2, 6)
-    mode = draw.choice(["nearest", "linear", "cubic"] if len(sizes) <= 2 else ["nearest", "linear"])
+    mode = draw.choice(["nearest", "linear", *(["cubic"] if len(sizes) == 2 else [])])
     places, cubic = draw.choice(PLACES), mode == "cubic"
     settings = attributes(
         mode=mode, coordinate_transformation_mode=places,
@@ -48,9 +48,11 @@ def convolution(draw: Draw) -> Node:
     rank, groups = draw.integer(1, 3), draw.choice([1, 2])
     channels, outputs = 2 * groups, groups * draw.integer(1, 3)
     automatic = draw.maybe(draw.choice(AUTOMATIC), 0.4)
+    # Stock refuses dilation with SAME padding.
     settings = attributes(
-        group=groups, strides=draw.maybe(draw.sizes(rank, 1, 3)), dilations=draw.maybe(draw.sizes(rank, 1, 2)),
-        auto_pad=automatic, pads=draw.maybe(draw.sizes(2 * rank, 0, 2)) if automatic is None else None,
+        group=groups, strides=draw.maybe(draw.sizes(rank, 1, 3)), auto_pad=automatic,
+        dilations=draw.maybe(draw.sizes(rank, 1, 2)) if automatic in (None, "VALID") else None,
+        pads=draw.maybe(draw.sizes(2 * rank, 0, 2)) if automatic is None else None,
     )  # fmt: skip
     image, kernel = draw.array(2, channels, *draw.sizes(rank, 5, 8)), draw.sizes(rank, 1, 3)
     weight, bias = draw.array(outputs, channels // groups, *kernel), draw.maybe(draw.array(outputs))
@@ -80,7 +82,7 @@ def pool(draw: Draw) -> Node:
     rank, op_type = draw.integer(1, 3), draw.choice(["MaxPool", "AveragePool", "LpPool"])
     kernel, largest = draw.sizes(rank, 1, 4), op_type == "MaxPool"
     settings = attributes(
-        kernel_shape=kernel, strides=draw.maybe(draw.sizes(rank, 1, 3)), dilations=draw.maybe(draw.sizes(rank, 1, 2)),
+        kernel_shape=kernel, strides=draw.maybe(draw.sizes(rank, 1, 3)),
         ceil_mode=draw.maybe(1), count_include_pad=draw.maybe(1) if op_type == "AveragePool" else None,
         p=draw.integer(1, 3) if op_type == "LpPool" else None, storage_order=draw.maybe(1, 0.3) if largest else None,
     )  # fmt: skip
@@ -90,6 +92,9 @@ def pool(draw: Draw) -> Node:
     elif padding == "pads":
         begins = [draw.integer(0, size - 1) for size in kernel]
         settings["pads"] = begins + draw.choice([begins, [draw.integer(0, size - 1) for size in kernel]])
+    # With dilation, stock's shapes of SAME padding are not the standard's.
+    if not settings.get("auto_pad", "").startswith("SAME") and draw.flag():
+        settings["dilations"] = draw.sizes(rank, 1, 2)
     outputs, opset = 2 if largest and draw.flag() else 1, 18 if op_type == "LpPool" else 19
     return Node(op_type, [draw.array(2, 2, *draw.sizes(rank, 7, 9))], settings, outputs, opset)
 
