@@ -41,7 +41,7 @@ class Kind:
 
 
 _CALLS = ("windows", "losses", "layers", "elements", "reductions", "places", "algebra")
-_NODES = ("windows", "indices", "reductions", "elements", "tensors", "recurrences")
+_NODES = ("windows", "indices", "reductions", "elements", "tensors", "recurrences", "signals")
 _NETWORKS = ("networks.rowwise", "networks.mixing", "networks.losses")
 _STEPS = ("graphs.images", "graphs.layouts", "graphs.rows", "graphs.tokens")
 

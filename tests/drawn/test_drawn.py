@@ -27,6 +27,7 @@ SLICES = {"calls": range(12), "networks": range(5), "trainers": range(3), "nodes
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what is captured anew for each shape says so
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_cases_are_right(kind):
     outcomes = [draw_and_judge(kind, 1, number) for number in SLICES[kind]]

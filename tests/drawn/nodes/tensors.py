@@ -1,4 +1,4 @@
-"""Products, shapes and transforms of whole tensors."""
+"""Products, rearrangements and determinants of whole tensors."""
 
 from __future__ import annotations
 
@@ -94,13 +94,6 @@ def progression(draw: Draw) -> Node:
     """Range, empty ones among them."""
     start, end, step = draw.integer(-3, 3), draw.integer(-3, 9), draw.choice([0.5, 1, -1, 2])
     return Node("Range", [np.float32(start), np.float32(end), np.float32(step)], {})
-
-
-@node
-def fourier(draw: Draw) -> Node:
-    """DFT of reals and of complex numbers, and its inverse."""
-    x = draw.array(2, 6, draw.choice([1, 2]))
-    return Node("DFT", [x, None, np.array(1)], dict(inverse=draw.choice([0, 1])), opset=20)
 
 
 @node
