@@ -104,7 +104,7 @@ PARTS: list[Part] = [
     _fuzz(1, 1),
     _fuzz(2, 3),
     _fuzz(3, 5),
-    _drawn("calls", 0, 300),
+    _drawn("calls", 0, 400),
     _drawn("networks", 1, 150),
     _drawn("trainers", 2, 100),
     _drawn("nodes", 3, 3000),

@@ -85,7 +85,9 @@ def running_sum(layers, hidden, mask):
 @block
 def mean(layers, hidden, mask):
     """The mean of a sequence, or of its tokens, is added."""
-    count = mask.sum(1)[:, None, None].clamp(min=1) if layers.masks else mask.shape[1]
+    if not layers.masks:
+        return hidden + hidden.mean(1, keepdim=True)
+    count = mask.to(hidden.dtype).sum(1)[:, None, None].clamp(min=1)
     return hidden + layers.masked(hidden, mask).sum(1, keepdim=True) / count
 
 

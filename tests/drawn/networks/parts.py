@@ -117,9 +117,8 @@ class Block(nn.Module):
         return hidden * mask.to(hidden.dtype).unsqueeze(-1) if self.masks else hidden
 
     def __str__(self) -> str:
-        return f"{self.kind}(variant={self.variant}, {self.projects=}, {self.masks=}, {self.residual=})".replace(
-            "self.", ""
-        )
+        settings = ("projects", "masks", "residual")
+        return f"{self.kind}({', '.join([str(self.variant), *(s for s in settings if getattr(self, s))])})"
 
 
 def draw_batch(draw: Draw) -> Batch:
