@@ -8,18 +8,13 @@ table counts all. Exit code: 1 if a case is wrong or refused without a reason in
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 
-import torch
-
-from tests.drawn.judge import VERDICTS, Outcome
-from tests.drawn.kinds import KINDS, draw_and_judge
+from tests.drawn.judge import Outcome
+from tests.drawn.kinds import KINDS
+from tests.drawn.runs import run, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=200, help="cases of each kind")
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="N", help="number of the first case")
     parser.add_argument("--family", action="append", default=[], metavar="NAME", help="only these; may be repeated")
-    parser.add_argument("--workers", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--workers", type=int, default=1, help="processes; several are of one thread each")
     return parser
 
 
@@ -51,41 +46,12 @@ def _outcomes(kind: str, options: argparse.Namespace) -> Iterator[Outcome]:
     if unknown:
         sys.exit(f"{kind} has no family {sorted(unknown)}, but {', '.join(families)}")
     numbers = range(options.first, options.first + options.count)
-    case = partial(draw_and_judge, kind, options.seed, only=options.family)
-    for outcome in _run(case, numbers, options.workers):
+    for outcome in run(kind, options.seed, numbers, options.family, options.workers):
         if outcome.verdict in ("refused", "wrong"):
             print(outcome.line(), flush=True)
         yield outcome
 
 
-def _run(case: partial[Outcome], numbers: range, workers: int) -> Iterator[Outcome]:
-    _quiet()
-    if workers == 1:
-        yield from map(case, numbers)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_quiet) as pool:
-        yield from pool.map(case, numbers)
-
-
-def _quiet() -> None:
-    """One thread, and no warnings of what is drawn on purpose."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-
-
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Counts of verdicts by kind and family; known differences are in a column of their own."""
-    columns = [*VERDICTS, "known"]
-    lines = [f"{'kind':<11}{'family':<32}{'runs':>6}" + "".join(f"{name:>13}" for name in columns)]
-    rows = sorted({(outcome.kind, outcome.family) for outcome in outcomes})
-    for kind, family in [*rows, ("all", "")]:
-        group = [o for o in outcomes if kind == "all" or (o.kind, o.family) == (kind, family)]
-        counts = Counter("known" if outcome.known else outcome.verdict for outcome in group)
-        cells = "".join(f"{counts[name]:>13}" for name in columns)
-        lines.append(f"{kind:<11}{family:<32}{len(group):>6}{cells}")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # what is drawn on purpose warns
     sys.exit(main())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.drawn.__main__ import main, table
+from tests.drawn.__main__ import main
 from tests.drawn.calls import call as calls
 from tests.drawn.draw import Draw
 from tests.drawn.judge import (
@@ -20,6 +20,7 @@ from tests.drawn.judge import (
     oracle,
 )  # fmt: skip
 from tests.drawn.kinds import KINDS, draw_and_judge
+from tests.drawn.runs import run, table
 
 EXACT = Tolerance(1e-9, 1e-9)
 SLICES = {"calls": range(12), "networks": range(5), "trainers": range(3), "nodes": range(24), "graphs": range(5),
@@ -159,3 +160,8 @@ def test_the_command_ends_with_1_where_something_is_wrong(monkeypatch, capsys):
     assert printed[-1].split() == ["all", "1", "0", "0", "0", "1", "0"]
     with pytest.raises(SystemExit, match="no family"):
         main(["--kind", "calls", "--family", "nothing"])
+
+
+@pytest.mark.slow
+def test_several_processes_judge_as_a_single_one_does():
+    assert list(run("nodes", 1, range(6), workers=2)) == list(run("nodes", 1, range(6)))
