@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import ontrain
+from ontrain.training import optim
 from tests.drawn.__main__ import main
 from tests.drawn.calls import call as calls
 from tests.drawn.draw import Draw
@@ -106,6 +111,32 @@ def test_a_mistake_is_noticed_and_can_be_drawn_again(monkeypatch, mistake, verdi
     assert outcome.verdict == verdict and text in outcome.text and outcome.bad == (verdict != "right")
     again = f"python -m tests.drawn --kind calls --family batch_norm --seed 1 --from {outcome.number} --count 1"
     assert again in outcome.line()
+
+
+class Off(ontrain.InferenceSession):
+    """What a session would be if it made a mistake."""
+
+    def run(self, *arguments: Any) -> list[np.ndarray]:
+        return [output + 0.1 for output in super().run(*arguments)]
+
+
+@pytest.mark.parametrize(("kind", "family"), [("nodes", "matmul"), ("graphs", "convolution")])
+def test_a_wrong_output_of_a_file_is_noticed(monkeypatch, kind, family):
+    assert draw_and_judge(kind, 1, 0, [family]).verdict == "right"
+    monkeypatch.setattr(ontrain, "InferenceSession", Off)
+    outcome = draw_and_judge(kind, 1, 0, [family])
+    assert outcome.verdict == "wrong" and "is off by up to 0.1" in outcome.text
+
+
+@pytest.mark.parametrize(("kind", "text"), [("gradients", "the slope is"), ("trainers", "is off by up to")])
+def test_an_update_at_another_rate_is_noticed(monkeypatch, kind, text):
+    for name in ("SGDConfig", "AdamConfig", "LambConfig"):
+        config = getattr(optim, name)
+        # AdamConfig's modes of decay are its own.
+        twice = type(name, (config,), {"__init__": lambda self, *, lr, c=config, **o: c.__init__(self, lr=2 * lr, **o)})
+        monkeypatch.setattr(optim, name, twice)
+    outcome = draw_and_judge(kind, 1, 0)
+    assert outcome.verdict == "wrong" and text in outcome.text
 
 
 def test_gradients_are_compared_by_name_and_presence():
