@@ -40,10 +40,6 @@ KNOWN = [
         "nodes", "wrong", "half_pixel_symmetric.*nearest_mode", family="resize",
         reason="a pixel halfway between two: stock takes the other in single precision",
     ),
-    Known(
-        "trainers", "refused", r"the graph expects \['batch', 2\]",
-        reason="of a first batch of two tokens `[:, :-1]` leaves one, and a size of one is fixed when it is captured",
-    ),
     Known("trainers", "refused", "memory_budget .* cannot be reached", reason="a step needs more than the budget"),
 ]  # fmt: skip
 
