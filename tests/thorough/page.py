@@ -18,8 +18,9 @@ NOT_YET = "not run yet"
 _HEAD = """# The thorough run
 
 Some checks take too long for each commit: near duplicates of tests, the rest of torch's operators, mistakes put into a
-copy of the sources that the tests have to notice, damaged files, other Pythons. `make thorough` runs all of them,
-`make thorough ARGS='--part "mutants 1/7"'` runs one part, and `make thorough ARGS=--list` lists the parts.
+copy of the sources that the tests have to notice, damaged files, random programs beside an oracle, other Pythons.
+`make thorough` runs all of them, `make thorough ARGS='--part "mutants 1/7"'` runs one part, and
+`make thorough ARGS=--list` lists the parts.
 
 The parts are dealt out to seven days. With each commit CI runs the parts of one day, for eight minutes at most, and for
 less where all else took long. Only days with commits count: after seven of them every part had its turn, however many

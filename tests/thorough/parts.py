@@ -88,6 +88,11 @@ def _fuzz(k: int, day: int) -> Part:
     return Part(f"hostile files {k}/3", day, command, module="tests.fuzz")
 
 
+def _drawn(kind: str, day: int, count: int) -> Part:
+    command = ("python", "-m", "tests.drawn", "--kind", kind, "--count", str(count), "--workers", "2")
+    return Part(f"drawn {kind}", day, command, module="tests.drawn")
+
+
 _CONFORMANCE = (
     "python", "-m", "tests.conformance", "--provider", "TorchExecutionProvider", "--provider", "CPUExecutionProvider",
 )  # fmt: skip
@@ -99,6 +104,12 @@ PARTS: list[Part] = [
     _fuzz(1, 1),
     _fuzz(2, 3),
     _fuzz(3, 5),
+    _drawn("calls", 0, 400),
+    _drawn("networks", 1, 150),
+    _drawn("trainers", 2, 100),
+    _drawn("nodes", 3, 3000),
+    _drawn("graphs", 4, 500),
+    _drawn("gradients", 6, 500),
     Part("onnx's suite, by a list of providers", 2, _CONFORMANCE),
     Part("onnx's suite, in rows", 4, (*_CONFORMANCE[:5], "--rows")),
     Part("Python 3.12", 5, _other("3.12"), python="3.12"),
