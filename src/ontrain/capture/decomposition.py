@@ -183,6 +183,8 @@ def _drop(node: fx.Node) -> None:
     if node.users:
         return
     read = node.all_input_nodes
+    for other in read:  # whose users may lack a node of the body of an autograd function
+        other.users.setdefault(node)
     node.graph.erase_node(node)
     for other in read:
         value = other.meta.get("val")
