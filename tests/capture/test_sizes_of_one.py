@@ -157,3 +157,51 @@ def test_t5_trains_on_short_sequences() -> None:
         ids, labels = torch.randint(1, 50, (2, rows, length))
         want = model(input_ids=ids, labels=labels).loss.detach()
         torch.testing.assert_close(trainer.train_step(ids, labels), want)
+
+
+class NextToken(nn.Module):
+    """Predicts each token from the one before it."""
+
+    def __init__(self, asks: bool = False) -> None:
+        super().__init__()
+        self.asks, self.embedding, self.head = asks, nn.Embedding(11, 8), nn.Linear(8, 11)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.head(self.embedding(x))[:, :-1]
+        if self.asks and scores.shape[1] == 1:
+            scores = scores * 2
+        return nn.functional.cross_entropy(scores.reshape(-1, 11), x[:, 1:].reshape(-1)), scores
+
+
+def of_tokens(model: nn.Module) -> ORTTrainer:
+    description = {"inputs": [("x", ["batch", "length"])], "outputs": [("loss", [], True), ("scores", [])]}
+    return ORTTrainer(model, description, optim.SGDConfig(lr=0.0), options={"device": {"id": "cpu"}})
+
+
+@pytest.mark.parametrize("lengths", [(2, 3, 5, 2), (3, 2, 6), (5, 2, 3)], ids=str)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_two_tokens_of_which_one_is_left_train_beside_longer_batches(lengths: tuple[int, ...], rows: int) -> None:
+    model = NextToken()
+    eager, trainer = copy.deepcopy(model), of_tokens(model)
+    for length in lengths:
+        x = torch.randint(11, (rows, length), generator=torch.Generator().manual_seed(length))
+        loss, scores = trainer.train_step(x)
+        expected, expected_scores = eager(x)
+        torch.testing.assert_close(loss, expected.detach())
+        torch.testing.assert_close(scores, expected_scores.detach())
+
+
+@pytest.mark.parametrize("lengths", [(5, 2), (2, 5)], ids=str)
+def test_a_forward_that_asks_for_the_one_that_is_left_is_refused_elsewhere(lengths: tuple[int, int]) -> None:
+    model = NextToken(asks=True)
+    eager, trainer = copy.deepcopy(model), of_tokens(model)
+    refused = 0
+    for length in lengths:
+        x = torch.randint(11, (4, length), generator=torch.Generator().manual_seed(length))
+        try:
+            loss, _ = trainer.train_step(x)
+        except InputError:
+            refused += 1
+        else:
+            torch.testing.assert_close(loss, eager(x)[0].detach())
+    assert refused == 1

@@ -22,7 +22,7 @@ from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.lists import over_lists
 from ontrain.capture.recurrence import varying_lengths
-from ontrain.capture.shapes_of_operators import shapes_of_whole_operators
+from ontrain.capture.shapes_of_operators import operators_noted, shapes_of_whole_operators
 from ontrain.capture.source import user_frame
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
@@ -101,6 +101,7 @@ def _rewritten(
             varying_lengths(),
             _composites_are(whole),
             shapes_of_whole_operators(),
+            operators_noted(),
             _one_name_each(program),
             _levels_end(),
         ):

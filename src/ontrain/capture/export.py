@@ -31,6 +31,7 @@ from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
 from ontrain.capture.reads import Reads
+from ontrain.capture.shapes_of_operators import operators_noted
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten
@@ -211,7 +212,7 @@ def _drawing(trace: Callable[[Run], Exported], draws: Draws) -> Exported:
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
     try:
-        with quiet(), detached_no_grad():
+        with quiet(), detached_no_grad(), operators_noted():
             return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except CaptureError as error:
         raise _located(error) from error

@@ -10,6 +10,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from ontrain.capture.shapes_of_operators import asked_by_operators
 from ontrain.capture.source import written_by_users
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.sizes import Size, parse
@@ -165,10 +166,10 @@ def _assumed(environment: Any) -> tuple[list[Size], list[tuple[Size, Size]]]:
 
     The latter come with what is left of each without that.
     """
-    conditions, unasked = [], []
-    for guard in environment.guards:
+    conditions, unasked, by_operators = [], [], asked_by_operators(environment)
+    for place, guard in enumerate(environment.guards):
         expr = guard.expr.xreplace(environment.replacements)
-        size = _two_at_least(expr) if _of_shapes_alone(guard) else None
+        size = _two_at_least(expr) if place in by_operators or _of_shapes_alone(guard) else None
         if size is None:
             conditions.append(size_of(expr))
         else:
@@ -185,7 +186,11 @@ def _asked(program: ExportedProgram, environment: Any, held: Sequence[Any]) -> l
 
 def _two_at_least(expr: Any) -> Any:
     """The size of which a condition says that it is not one, or two at least; None if it says something else."""
-    relation = {"Unequality": 1, "GreaterThan": 2}.get(type(expr).__name__)
+    kind = type(expr).__name__
+    if kind == "StrictLessThan":  # 11 < 11*s - 11, as the strides of a result are compared
+        common, size = expr.rhs.primitive()
+        return size if expr.lhs == common else None
+    relation = {"Unequality": 1, "GreaterThan": 2}.get(kind)
     if relation is None:
         return None
     left, right = expr.args

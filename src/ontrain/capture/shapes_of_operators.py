@@ -1,4 +1,4 @@
-"""Shapes of operators that stay whole while torch writes a program anew, of sizes that follow from values.
+"""What torch asks about sizes on behalf of an operator that stays one in the graph, for the shape of its result alone.
 
     scores, labels = scores[labels != -100], labels[labels != -100]
     cross_entropy_loss(scores, labels)                              →   () whatever the number of labels
@@ -6,6 +6,11 @@
 For the shape of a result torch runs the code that an operator is made of. The code may ask whether a tensor is empty,
 and nobody knows that before the program runs. The operator itself answers when it runs; its result has the same shape
 either way, so here the answer is no.
+
+    scores[:, :-1].reshape(-1, 11)                                  →   asks whether the slice has a length of one
+
+Where sizes are known while forward is traced, torch notes its answers as guards. Those for an operator are no branches
+of forward.
 """
 
 from __future__ import annotations
@@ -16,16 +21,44 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ontrain.capture.aten.registry import find
 from ontrain.capture.sympy_sizes import certain
 from ontrain.internals import GuardOnDataDependentSymNode, OpOverload, wrapped
 
-__all__ = ["shapes_of_whole_operators"]
+__all__ = ["asked_by_operators", "operators_noted", "shapes_of_whole_operators"]
 
 _QUESTIONS = "torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_expr"
 _NOT_EMPTY = 1, 1 << 53
 """Bounds of a size."""
+_noted: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
+"""Places of guards that operators asked for, by the environment of a trace."""
+
+
+@contextmanager
+def operators_noted() -> Iterator[None]:
+    """Note in this thread which guards an operator with a translation asks for."""
+    tracing = threading.get_ident()
+
+    def noting(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+        def note(environment: Any, *args: Any, **kwargs: Any) -> Any:
+            before = len(environment.guards)
+            try:
+                return evaluate(environment, *args, **kwargs)
+            finally:
+                if len(environment.guards) > before and threading.get_ident() == tracing and _is_whole(_called()):
+                    _noted.setdefault(environment, set()).update(range(before, len(environment.guards)))
+
+        return note
+
+    with wrapped({_QUESTIONS: noting}):
+        yield
+
+
+def asked_by_operators(environment: Any) -> set[int]:
+    """Return the places of those among an environment's guards that operators with a translation asked for."""
+    return _noted.get(environment, set())
 
 
 @contextmanager
@@ -51,10 +84,13 @@ def shapes_of_whole_operators() -> Iterator[None]:
 
 def _if_not_empty(expr: Any) -> Any:
     """The value of an expression of sizes of which none is 0, None if there are several, or another operator asks."""
-    operator = _called()
-    if operator is None or find(operator) is None:
+    if not _is_whole(_called()):
         return None
     return certain(expr, {symbol.name: _NOT_EMPTY for symbol in expr.free_symbols})
+
+
+def _is_whole(operator: OpOverload | None) -> bool:
+    return operator is not None and find(operator) is not None
 
 
 def _called() -> OpOverload | None:

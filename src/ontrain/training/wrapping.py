@@ -17,6 +17,8 @@ from ontrain.training.model_desc import ModelDescription
 
 __all__ = ["DescribedModule", "bind_batch", "capture_described", "labels_of", "move_to", "named_tensors"]
 
+_SMALL, _TIMES = 4, 3
+"""Sizes from which a forward may leave one, and how often such a batch is repeated for another capture."""
 _PREFIX = "model."
 
 
@@ -157,14 +159,9 @@ def capture_described(
     elif not module.model.training:
         module.train()
     try:
-        captured = capture(
-            module,
-            tuple(batch.values()),
-            input_names=[d.name for d in module.desc.inputs],
-            dynamic=[d.dynamic() for d in module.desc.inputs],
-            output_names=[d.name for d in module.desc.outputs],
-            prefix=_PREFIX,
-        )
+        captured = _captured(module, batch)
+        if _fixes_sizes(module, captured):
+            captured = _of_larger(module, batch) or captured
         if check:
             validate(captured, module, tuple(batch.values()))
     except CaptureError as error:
@@ -180,6 +177,46 @@ def capture_described(
             stacklevel=2,
         )
     return captured
+
+
+def _captured(module: DescribedModule, batch: Mapping[str, torch.Tensor]) -> Captured:
+    return capture(
+        module,
+        tuple(batch.values()),
+        input_names=[d.name for d in module.desc.inputs],
+        dynamic=[d.dynamic() for d in module.desc.inputs],
+        output_names=[d.name for d in module.desc.outputs],
+        prefix=_PREFIX,
+    )
+
+
+def _of_larger(module: DescribedModule, batch: Mapping[str, torch.Tensor]) -> Captured | None:
+    """The module captured with a larger batch, None unless that holds for this one and lets all sizes vary.
+
+    Of two tokens `x[:, :-1]` leaves one, and a trace takes a size of one for a constant.
+    """
+    larger = dict(batch)
+    for said in module.desc.inputs:
+        for axis in said.dynamic():
+            tensor = larger[said.name]
+            if 1 < tensor.shape[axis] <= _SMALL:
+                larger[said.name] = torch.cat([tensor] * _TIMES, axis)
+    if all(larger[name] is tensor for name, tensor in batch.items()):
+        return None
+    try:
+        captured = _captured(module, larger)
+    except CaptureError:  # of sizes that do not belong together
+        return None
+    shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
+    holds = not _fixes_sizes(module, captured) and captured.guards.violated(shapes, ones=False) is None
+    return captured if holds else None
+
+
+def _fixes_sizes(module: DescribedModule, captured: Captured) -> bool:
+    """Whether a size that is said to vary is a number in the graph."""
+    shapes = {value.name: value.shape for value in captured.model.graph.inputs}
+    sizes = (shape[axis] for d in module.desc.inputs if (shape := shapes.get(d.name)) for axis in d.dynamic())
+    return any(isinstance(size, int) for size in sizes)
 
 
 def named_tensors(module: DescribedModule) -> dict[str, torch.Tensor]:
