@@ -197,3 +197,18 @@ def test_the_rows_are_tried_without_a_warning():
     code = "from ontrain.internals import check_all; check_all()"
     ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "UserWarning" not in ended.stderr
+
+
+def test_what_wraps_a_name_within_another_wraps_that():
+    name = "torch.export.exported_program._collect_all_valid_cia_ops"
+
+    def more(by):
+        return lambda own: lambda: own() + by
+
+    with (
+        access.wrapped({name: lambda own: lambda: 1}),
+        access.wrapped({name: more(2)}),
+        access.wrapped({name: more(3)}),
+    ):
+        assert torch.export.exported_program._collect_all_valid_cia_ops() == 6
+    assert torch.ops.aten.linear.default in torch.export.exported_program._collect_all_valid_cia_ops()

@@ -174,7 +174,10 @@ class NextToken(nn.Module):
 
 
 def of_tokens(model: nn.Module) -> ORTTrainer:
-    description = {"inputs": [("x", ["batch", "length"])], "outputs": [("loss", [], True), ("scores", [])]}
+    description = {
+        "inputs": [("x", ["batch", "length"])],
+        "outputs": [("loss", [], True), ("scores", ["batch", "rest", 11])],
+    }
     return ORTTrainer(model, description, optim.SGDConfig(lr=0.0), options={"device": {"id": "cpu"}})
 
 

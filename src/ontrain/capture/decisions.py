@@ -20,6 +20,7 @@ from torch import fx, nn
 
 from ontrain.capture.aliases import mutates
 from ontrain.capture.draws import Bounds, bounds
+from ontrain.capture.shapes_of_operators import unseen
 from ontrain.capture.source import current_line
 from ontrain.capture.sympy_sizes import certain, names_of, size_of, symbol_of, valued
 from ontrain.capture.ways_out import BROKEN
@@ -158,7 +159,7 @@ class Answers:
                     raise
                 return value
 
-        return answer
+        return unseen(answer, evaluate)
 
     def _value(self, expr: Any) -> Any:
         """Return what an expression is for the batch, None if that is not known; note it as a decision.
@@ -203,7 +204,7 @@ def standing(decisions: Sequence[Decision]) -> Iterator[None]:
                     raise
                 return asked in held
 
-        return answer
+        return unseen(answer, evaluate)
 
     with wrapped({f"{_ENVIRONMENT}.evaluate_expr": again} if held else {}):
         yield

@@ -123,7 +123,8 @@ def wrapped(wrappers: Mapping[str, Callable[[Any], Any]]) -> Iterator[None]:
     """
     # What is there is asked for in turn, too: it might be what another thread has put there for a while.
     with _replacing:
-        holding = {name: wrap(own) for name, wrap in wrappers.items() if (own := available(name)) is not None}
+        # Within another call, that is what this thread has put there.
+        holding = {name: wrap(_walk(name)) for name, wrap in wrappers.items() if available(name) is not None}
         with replaced(holding):
             yield
 
