@@ -15,6 +15,7 @@ of forward.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -82,12 +83,13 @@ def shapes_of_whole_operators() -> Iterator[None]:
         yield
 
 
-def unseen(wrapper: Any, function: Any) -> Any:
+def unseen(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper that counts as code of the function's file.
 
     Torch notes with a guard which file asks for it, and looks past its own files of symbolic sizes.
     """
-    wrapper.__code__ = wrapper.__code__.replace(co_filename=function.__code__.co_filename)
+    python: Any = wrapper
+    python.__code__ = python.__code__.replace(co_filename=inspect.unwrap(function).__code__.co_filename)
     return wrapper
 
 
