@@ -121,9 +121,9 @@ class Block(nn.Module):
         return f"{self.kind}({', '.join([str(self.variant), *(s for s in settings if getattr(self, s))])})"
 
 
-def draw_batch(draw: Draw, shortest: int = 2) -> Batch:
+def draw_batch(draw: Draw) -> Batch:
     """One to four sequences of up to six tokens, with padding on a side or holes, and labels of some or all."""
-    count, length = draw.integer(1, 4), draw.integer(shortest, 6)
+    count, length = draw.integer(1, 4), draw.integer(2, 6)
     mask = _mask(draw, count, length)
     tokens = draw.labels(VOCABULARY, count, length, low=1) * mask
     labels, counted = tokens.clone(), draw.choice(["all", "real", "some", "two"])

@@ -31,9 +31,6 @@ SCHEDULES = {"linear": optim.lr_scheduler.LinearWarmupLRScheduler, "cosine": opt
 WITHOUT = ("packed", "selected")
 """A step has the sizes that follow from its batch's shape, so what takes rows out by a mask is refused."""
 
-SHORTEST = 3
-"""Of two tokens `[:, :-1]` leaves one, and a step with a size of one is another than the step with more."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -93,7 +90,7 @@ def judge_trainer(draw: Draw, family: str, drawn: list[str]) -> None:
     """Train a network with a block of this family."""
     with draw.alone():
         network = draw_network(draw, family, WITHOUT, results=["loss", "loss and logits"])
-        batches, plan = [draw_batch(draw, SHORTEST) for _ in range(3)], _draw_plan(draw, network)
+        batches, plan = [draw_batch(draw) for _ in range(3)], _draw_plan(draw, network)
         drawn += [str(network), str(plan)]
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(name not in plan.frozen)
