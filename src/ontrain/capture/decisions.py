@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -20,20 +20,18 @@ from torch import fx, nn
 
 from ontrain.capture.aliases import mutates
 from ontrain.capture.draws import Bounds, bounds
-from ontrain.capture.shapes_of_operators import unseen
+from ontrain.capture.questions import questions_answered
 from ontrain.capture.source import current_line
 from ontrain.capture.sympy_sizes import certain, names_of, size_of, symbol_of, valued
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
-from ontrain.internals import GuardOnDataDependentSymNode, private, wrapped
+from ontrain.internals import private, wrapped
 from ontrain.sizes import Size
 
 __all__ = [
     "WAY_OUT", "Answers", "Decision", "Decisions", "ProgramThread", "RandomBranchError", "TwoDevicesError",
     "ValueBranchError", "equality_by_elements", "standing",
 ]  # fmt: skip
-
-_ENVIRONMENT = "torch.fx.experimental.symbolic_shapes.ShapeEnv"
 
 
 class ValueBranchError(CaptureError):
@@ -132,9 +130,8 @@ class Answers:
     @contextmanager
     def given(self) -> Iterator[None]:
         """Have torch's sizes ask here what they cannot know."""
-        name = f"{_ENVIRONMENT}.evaluate_expr"
         patch = private("torch._dynamo.config.patch")
-        with patch(fake_tensor_cache_enabled=False), wrapped({name: self._answering}):
+        with patch(fake_tensor_cache_enabled=False), questions_answered(self._value):
             try:
                 yield
             finally:
@@ -149,24 +146,12 @@ class Answers:
         finally:
             self._silent = before
 
-    def _answering(self, evaluate: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(environment: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return evaluate(environment, expr, *args, **kwargs)
-            except GuardOnDataDependentSymNode:
-                value = None if self._silent else self._value(expr)
-                if value is None:
-                    raise
-                return value
-
-        return unseen(answer, evaluate)
-
     def _value(self, expr: Any) -> Any:
         """Return what an expression is for the batch, None if that is not known; note it as a decision.
 
         What it is whatever is drawn at random is none.
         """
-        if self._run is None:
+        if self._silent or self._run is None:
             return None
         numbers = self._run.numbers()
         if self._run.follows_from_adjoint(expr):
@@ -194,19 +179,11 @@ def standing(decisions: Sequence[Decision]) -> Iterator[None]:
     """Answer as the trace was answered where torch asks the same again, while it writes the traced program anew."""
     held = {decision.condition for decision in decisions}
 
-    def again(evaluate: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(environment: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return evaluate(environment, expr, *args, **kwargs)
-            except GuardOnDataDependentSymNode:
-                asked = size_of(expr)
-                if asked not in held and Size.call("not", asked) not in held:
-                    raise
-                return asked in held
+    def again(expr: Any) -> bool | None:
+        asked = size_of(expr)
+        return asked in held if asked in held or Size.call("not", asked) in held else None
 
-        return unseen(answer, evaluate)
-
-    with wrapped({f"{_ENVIRONMENT}.evaluate_expr": again} if held else {}):
+    with questions_answered(again) if held else nullcontext():
         yield
 
 

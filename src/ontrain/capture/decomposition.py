@@ -21,8 +21,8 @@ from torch.export import ExportedProgram
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.lists import over_lists
+from ontrain.capture.questions import answer_if_not_empty, operators_noted, questions_answered
 from ontrain.capture.recurrence import varying_lengths
-from ontrain.capture.shapes_of_operators import operators_noted, shapes_of_whole_operators
 from ontrain.capture.source import user_frame
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
@@ -100,7 +100,7 @@ def _rewritten(
         with (
             varying_lengths(),
             _composites_are(whole),
-            shapes_of_whole_operators(),
+            questions_answered(answer_if_not_empty),
             operators_noted(),
             _one_name_each(program),
             _levels_end(),

@@ -30,8 +30,8 @@ from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
+from ontrain.capture.questions import operators_noted
 from ontrain.capture.reads import Reads
-from ontrain.capture.shapes_of_operators import operators_noted
 from ontrain.capture.source import user_frame
 from ontrain.capture.sparse_state import HeldMatrix, dense_state
 from ontrain.capture.structure import CallSpec, Spec, call, check_plain, flatten, has_objects, unflatten

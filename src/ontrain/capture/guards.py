@@ -10,7 +10,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-from ontrain.capture.shapes_of_operators import asked_by_operators
+from ontrain.capture.questions import asked_by_operators
 from ontrain.capture.source import written_by_users
 from ontrain.capture.sympy_sizes import size_of
 from ontrain.sizes import Size, parse

@@ -102,6 +102,7 @@ from ontrain.functions.trees import (
     class_count as class_count,
     forest_of as forest_of,
 )
+from ontrain.functions.upsampling import RESIZE_WAYS as RESIZE_WAYS
 
 __all__ = [
     "Composite",

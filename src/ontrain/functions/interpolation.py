@@ -18,6 +18,9 @@ __all__ = ["along", "check_table", "constant_of", "repeated", "weights_between"]
 
 Array = np.ndarray[Any, Any]
 
+_CUBIC = -0.75
+"""The coefficient of the cubic kernel that Resize has by default, and ATen's kernels always."""
+
 
 def constant_of(value: ir.Value | None, what: str) -> Array | None:
     """The array of a constant input, None for one that is left out.
@@ -48,7 +51,7 @@ def along(op: Builder, x: Value, axis: int, matrix: Array) -> Value:
 def resize(
     op: Builder, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None,
     *, antialias: int = 0, axes: Sequence[int] | None = None, coordinate_transformation_mode: str = "half_pixel",
-    cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0,
+    cubic_coeff_a: float = _CUBIC, exclude_outside: int = 0, extrapolation_value: float = 0.0,
     keep_aspect_ratio_policy: str = "stretch", mode: str = "nearest", nearest_mode: str = "round_prefer_floor",
 ) -> Value:  # fmt: skip
     """One product by a constant matrix an axis, or one Gather for nearest neighbours.
@@ -65,7 +68,7 @@ def resize(
     if not crop and lengths == [shape[a] for a in over]:
         return op.Identity(x)  # whatever the scales say, as onnxruntime has it
     if is_float(x) and not antialias and not exclude_outside:
-        shown = mode if mode != "cubic" or cubic_coeff_a == CUBIC else ""
+        shown = mode if mode != "cubic" or cubic_coeff_a == _CUBIC else ""
         native = _native(shape, over, factors, lengths, (shown, coordinate_transformation_mode, nearest_mode))
         if native is not None:
             return op.composite("Interpolate", x, size=native[0], mode=native[1])
@@ -96,8 +99,6 @@ def resize(
     return op.Where(outside, op.const(extrapolation_value, y.dtype), y) if outside.any() else op.Identity(y)
 
 
-CUBIC = -0.75
-"""The coefficient of the cubic kernel that Resize has by default, and ATen's kernels always."""
 _ALIGNED = {"linear": "aligned", "cubic": "cubic aligned"}
 
 
@@ -234,7 +235,7 @@ def weights_between(n: int, m: int, mode: str, transformation: str) -> Array:
     """
     check_table(m, n + 7 * _neighbours(mode, 1.0), "Interpolate")
     places = _source(n, m, np.float64(m / n), transformation, (0.0, 1.0))
-    return _weights(places, n, 1.0, mode, CUBIC, exclude_outside=False)
+    return _weights(places, n, 1.0, mode, _CUBIC, exclude_outside=False)
 
 
 def _cubic(t: Array, a: float) -> Array:

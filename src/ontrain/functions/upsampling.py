@@ -16,11 +16,11 @@ from ontrain.functions.registry import composite
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Value
 
-__all__: list[str] = []
+__all__ = ["RESIZE_WAYS"]
 
 Mode = Literal["nearest", "linear", "aligned", "cubic", "cubic aligned"]
-_WAYS = {
-    "linear": ("linear", "half_pixel"), "aligned": ("linear", "align_corners"),
+RESIZE_WAYS = {
+    "nearest": ("nearest", "asymmetric"), "linear": ("linear", "half_pixel"), "aligned": ("linear", "align_corners"),
     "cubic": ("cubic", "half_pixel"), "cubic aligned": ("cubic", "align_corners"),
 }  # fmt: skip
 """What Resize calls the modes, and how it finds places in them."""
@@ -45,7 +45,7 @@ def interpolate(op: Builder, x: Value, *, size: Sequence[int] = (), mode: Mode =
         if mode == "nearest":
             x = x if length == have else repeated(op, x, axis, length // have)
         elif (have, length) != (1, 1):
-            x = along(op, x, axis, weights_between(have, length, *_WAYS[mode]))
+            x = along(op, x, axis, weights_between(have, length, *RESIZE_WAYS[mode]))
     return op.Identity(x)
 
 
@@ -58,6 +58,6 @@ def interpolate_grad(op: Builder, dy: Value, *, size: Sequence[int] = (), mode: 
             apart = op.Reshape(dy, [*shape[:axis], length, shape[axis] // length, *shape[axis + 1 :]])
             dy = op.ReduceSum(apart, [axis + 1], keepdims=0)
         else:
-            weights = weights_between(length, shape[axis], *_WAYS[mode])
+            weights = weights_between(length, shape[axis], *RESIZE_WAYS[mode])
             dy = along(op, dy, axis, np.ascontiguousarray(weights.T))
     return dy

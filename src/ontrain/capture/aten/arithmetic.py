@@ -188,7 +188,7 @@ aten("fmin")(_extreme_number("Min", "LessOrEqual"))
 
 @aten("clamp", "clip")
 def clamp(op: AtenBuilder, x: Value, min: Value | Scalar | None = None, max: Value | Scalar | None = None) -> Value:
-    x, shared = op.cast(x, op.dtype), op.dtype.is_floating_point() and _ties_are_shared()
+    x, shared = op.cast(x, op.dtype), _shares_ties(op.dtype)
     low, high = (None if bound is None else op.cast(bound, op.dtype) for bound in (min, max))
     if getattr(op.node.target, "_overloadname", "") != "Tensor":
         return _clamped(op, x, low, high)
@@ -219,7 +219,7 @@ def clamp_max(op: AtenBuilder, x: Value, max: Value | Scalar) -> Value:
 
 def _clamped(op: AtenBuilder, x: Value, low: Value | None, high: Value | None) -> Value:
     """Return x between two numbers."""
-    if x.dtype is not None and x.dtype.is_floating_point() and _ties_are_shared():
+    if _shares_ties(x.dtype):
         return op.composite("Hardtanh", x, low, high, strict=1)
     return op.Clip(x, low, high)
 
@@ -227,6 +227,11 @@ def _clamped(op: AtenBuilder, x: Value, low: Value | None, high: Value | None) -
 def not_negative(op: AtenBuilder, x: Value) -> Value:
     """Return what torch's losses take from x: clamp_min(x, 0)."""
     return _clamped(op, x, op.cast(0, x.dtype), None)
+
+
+def _shares_ties(dtype: ir.DataType | None) -> bool:
+    """Whether clamp shares ties of this dtype; whole numbers have no gradient."""
+    return dtype is not None and dtype.is_floating_point() and _ties_are_shared()
 
 
 @cache

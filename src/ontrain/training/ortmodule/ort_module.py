@@ -137,10 +137,11 @@ class ORTModule(nn.Module):
         pieces: Callable[..., Any] | None = self._pieces
         if pieces is not None:
             return pieces(*args, **kwargs)
+        policy: FallbackPolicy | None = None
         try:
             return self._run(args, kwargs)
         except TracedError:
-            traced = True
+            pass
         except OntrainError as error:
             if self._breaks and _held_in_pieces(error):
                 pieces = self.__dict__["_pieces"] = self._in_pieces(error)
@@ -148,12 +149,11 @@ class ORTModule(nn.Module):
             policy = fallback.takes(error)
             if policy is None:
                 raise
-            traced, refused = False, error
-        if traced:
-            return self._wrapped(*args, **kwargs)
+            refused = error
         # Outside of the handler: an error of the module's own is raised as it is.
         result = self._wrapped(*args, **kwargs)
-        fallback.fall(type(self._wrapped).__name__, refused, policy)
+        if policy is not None:
+            fallback.fall(type(self._wrapped).__name__, refused, policy)
         return result
 
     def _in_pieces(self, reason: OntrainError) -> Callable[..., Any]:

@@ -7,17 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions import RESIZE_WAYS
 from ontrain.graph import Builder
 from ontrain.operators import DOMAIN, static_dims
 from ontrain.providers.torch.lowering.registry import attributes
 
 __all__ = ["stock_form"]
-
-_WAYS = {
-    "nearest": ("nearest", "asymmetric"), "linear": ("linear", "half_pixel"), "aligned": ("linear", "align_corners"),
-    "cubic": ("cubic", "half_pixel"), "cubic aligned": ("cubic", "align_corners"),
-}  # fmt: skip
-"""What Resize calls the modes of a composite, and how it finds places in them."""
 
 
 def stock_form(node: ir.Node) -> Callable[[Builder, ir.Node, Sequence[ir.Value | None]], Sequence[ir.Value]] | None:
@@ -30,7 +25,7 @@ def _resized(op: Builder, node: ir.Node, inputs: Sequence[ir.Value | None]) -> l
     (x,), stated = inputs, attributes(node)
     assert x is not None
     before, after = static_dims(x), [*static_dims(x)[:2], *stated["size"]]
-    mode, transformation = _WAYS[stated["mode"]]
+    mode, transformation = RESIZE_WAYS[stated["mode"]]
     whole = [divmod(size, length) for length, size in zip(before, after, strict=True)]
     factors = None if any(rest for _, rest in whole) else np.array([factor for factor, _ in whole], np.float32)
     return [

@@ -1,14 +1,17 @@
-"""Operators that ask whether a tensor is empty, over rows chosen by values, in programs that torch writes anew."""
+"""Questions about sizes: of operators over rows chosen by values, in programs that torch writes anew; of threads."""
 
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 from torch.nn import functional as F
 
+from ontrain.capture.questions import questions_answered
 from ontrain.training.ortmodule import ORTModule
 
 CLASSES = 11
@@ -76,3 +79,22 @@ def test_under_autocast_the_loss_and_gradients_are_as_near_as_eagers(case):
         expected, actual = step(eager, x, labels, torch.bfloat16), step(ours, x, labels, torch.bfloat16)
         assert actual[0].dtype == expected[0].dtype
         torch.testing.assert_close(actual, expected, rtol=3e-2, atol=3e-2, equal_nan=True)
+
+
+def test_a_question_of_another_thread_is_not_answered():
+    number = ShapeEnv().create_unbacked_symint()
+    outcomes = []
+
+    def ask():
+        try:
+            outcomes.append(bool(number == 3))
+        except GuardOnDataDependentSymNode:
+            outcomes.append("unanswered")
+
+    with questions_answered(lambda expr: True):
+        other = threading.Thread(target=ask)
+        other.start()
+        other.join()
+        ask()
+    ask()
+    assert outcomes == ["unanswered", True, "unanswered"]
