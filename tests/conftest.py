@@ -22,7 +22,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("local", deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many workers as cores: each computes on one, and so do the processes that it starts.
+    # About as many workers as cores: each computes on one, and so do the processes that it starts.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What was imported once is not compiled again by each process that a test starts, nor are tests rewritten anew by the
 # next run. Containers tell Python not to keep what it compiled.
@@ -56,6 +56,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-samples", action="store_true", help="capture eight of torch's samples of each operator, not one"
     )
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: some tests wait for clocks and for other processes, and compute nothing then."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

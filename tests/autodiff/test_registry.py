@@ -30,6 +30,7 @@ _WITH_GRAPHS = {(DOMAIN, "If"), (DOMAIN, "Loop")}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+@pytest.mark.sampled(2)
 def test_whatever_a_rule_emits_can_be_differentiated(sample: Sample, rng: np.random.Generator) -> None:
     graph = SampleGraph(sample, sample.draw(rng))
     grads = graph.gradient(graph.y, graph.seeds(graph.y, rng, "dy"), graph.wrt)

@@ -145,6 +145,7 @@ def tolerance_of(sample: Sample, in_double: float, in_single: float = 1e-5) -> f
 
 
 @every_sample
+@pytest.mark.sampled(2)
 def test_gradient_equals_finite_differences(sample: Sample, once: First) -> None:
     graph, rng = once.graph, going_on(once.drawn)
     if graph.y[0].dtype.itemsize < 8 and sample.dtype == "float64":

@@ -148,6 +148,7 @@ FORWARDS = {
 
 @pytest.mark.parametrize("name", FORWARDS)
 @pytest.mark.parametrize("road", ["capture", "breaks"])
+@pytest.mark.sampled(2)
 def test_a_function_that_writes_to_its_input_has_eagers_gradients(name, road):
     torch.manual_seed(0)
     eager = Network(FORWARDS[name]).double()

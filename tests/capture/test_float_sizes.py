@@ -38,6 +38,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.sampled(2)
 def test_floats_of_sizes_are_pythons(name):
     ours = Scaled(FUNCTIONS[name])
     eager = copy.deepcopy(ours)

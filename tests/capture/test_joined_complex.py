@@ -68,6 +68,7 @@ class Filter(nn.Module):
 
 
 @pytest.mark.parametrize("name", _CASES)
+@pytest.mark.sampled(2)
 def test_results_and_gradients_are_eagers(name):
     torch.manual_seed(0)
     eager = Filter(name)

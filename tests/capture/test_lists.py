@@ -53,6 +53,7 @@ def written(function, tensors, *arguments):
         lambda a, b: written(torch._foreach_lerp_, a, b, 0.2),
     ],
 )
+@pytest.mark.sampled(2)
 def test_it_trains_as_in_eager_pytorch(function):
     ours, eager = pair(OverLists(function).double())
     for rows in (2, 5):

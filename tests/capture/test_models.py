@@ -46,6 +46,7 @@ def call_of(extras, batch, length):
 
 
 @pytest.mark.parametrize("make", [bert, gpt2, t5, llama])
+@pytest.mark.sampled(2)
 def test_a_hugging_face_model_is_captured_with_dynamic_batch_and_sequence(make, no_dropout):
     module, extras = make()
     no_dropout(module.train())

@@ -220,6 +220,7 @@ def test_a_projection_over_packed_rows_is_refused_by_name():
 
 
 @pytest.mark.parametrize("lengths", [[2, 3, 5], [5, 2, 0], [6, 2, 1], [5, -1, 2]])
+@pytest.mark.sampled(2)
 def test_lengths_that_torch_refuses_are_refused_after_the_capture_too(lengths):
     ours, _ = pair(Packed(nn.LSTM(3, 4, batch_first=True), padded, enforce_sorted=True).double())
     x = torch.randn(3, 5, 3, dtype=torch.float64)

@@ -445,6 +445,7 @@ def test_on_onnxruntimes_provider(name, folder, tmp_path):
     "provider", ["TorchExecutionProvider", "ReferenceExecutionProvider", "OnnxRuntimeExecutionProvider"]
 )
 @pytest.mark.parametrize("name", EVERYWHERE)
+@pytest.mark.sampled(2)
 def test_on_ontrains_providers(name, provider, folder, tmp_path):
     compare(EVERYWHERE[name], folder, tmp_path, [provider])
 

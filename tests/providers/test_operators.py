@@ -61,6 +61,7 @@ def test_running_twice_gives_the_same(rng, name):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
+@pytest.mark.sampled(2)
 def test_the_reference_provider_gives_what_torch_gives(sample, rng):
     if sample.op_type == "Dropout":
         pytest.skip("each provider draws its own mask; tests/providers/torch/lowering/test_random.py looks at it")

@@ -49,6 +49,7 @@ def resized(scale: int, constant: bool) -> bytes:
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "fed"])
 @pytest.mark.parametrize("scale", [3, 60_000, 4_000_000])
 @pytest.mark.parametrize("provider", ["ReferenceExecutionProvider", "TorchExecutionProvider"])
+@pytest.mark.sampled(4)
 def test_a_large_resize_ends(provider, scale, constant):
     session = ontrain.InferenceSession(resized(scale, constant), providers=[provider])
     feeds = {"bias": np.zeros(4, np.float32)}

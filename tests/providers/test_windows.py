@@ -82,6 +82,7 @@ CASES = [
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("op_type", ["AveragePool", "AveragePool with pads", "MaxPool", "LpPool"])
+@pytest.mark.sampled(2)
 def test_windows_are_where_the_standard_puts_them(provider, op_type, rng):
     op_type, _, included = op_type.partition(" with ")
     x = rng.standard_normal((2, 2, SIZE)).astype(np.float32)

@@ -57,6 +57,7 @@ class Standardised(Mixed):
 @pytest.mark.parametrize("kind", [Mixed, Joined, Grouped, Standardised])
 @pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
 @pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.sampled(4)
 def test_a_softmax_between_products_in_other_orders_has_eagers_gradients(kind, function, axis):
     torch.manual_seed(0)
     eager = kind(function, axis).double()

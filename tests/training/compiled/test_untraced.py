@@ -35,6 +35,7 @@ DRAWS = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.sampled(2)
 def test_a_generator_that_a_module_holds_draws_in_each_call(name):
     torch.manual_seed(0)
     eager = Drawing(DRAWS[name]).double()

@@ -88,6 +88,7 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__.strip("_"))
+@pytest.mark.sampled(2)
 def test_parameters_buffers_and_gradients_are_eagers(write):
     ours, eager = pair(Masked(write).double())
     pointers = [parameter.data_ptr() for parameter in ours.parameters()]

@@ -62,6 +62,7 @@ class Contrastive(nn.Module):
 
 
 @pytest.mark.parametrize("follow", [in_place, through_data, by_copy, interpolated])
+@pytest.mark.sampled(2)
 def test_an_encoder_that_follows_another_in_forward(follow):
     torch.manual_seed(0)
     eager = Contrastive(follow).double()

@@ -34,6 +34,7 @@ class Pixels(nn.Module):
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("places", [(19,), (3, 1), (13, 70), (3, 4, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.sampled(4)
 def test_classes_in_planes_are_not_copied_to_rows(reduction, places, dtype):
     torch.manual_seed(0)
     eager = Pixels(reduction).to(dtype)
