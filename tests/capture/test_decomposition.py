@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import exported_program
 from torch.nn import functional
 
-from ontrain.capture import capture, decomposition, program
+from ontrain.capture import apart, capture, decomposition, program
 from ontrain.capture.aten import aten
 from ontrain.capture.aten.registry import table
 from ontrain.errors import CaptureError
@@ -35,13 +35,17 @@ def _hardshrink(x):
     return functional.hardshrink(x, 0.3)
 
 
+def _signs(x):
+    return x + x.clone().sgn_()
+
+
 def _written_through_a_copy(x):
     y = x.clone()
     y.reshape(-1)[1:3] = 0
     return y
 
 
-@pytest.mark.parametrize("function", [_hardshrink, _written_through_a_copy])
+@pytest.mark.parametrize("function", [_signs, _written_through_a_copy])
 def test_torch_lists_its_composites_once_for_many_programs(function, monkeypatch):
     listed = []
     collect = exported_program._collect_all_valid_cia_ops
@@ -110,9 +114,9 @@ def test_another_thread_sees_all_composites_meanwhile(monkeypatch):
         thread = threading.Thread(target=lambda: seen.append(len(exported_program._collect_all_valid_cia_ops())))
         thread.start()
         thread.join()
-        return _hardshrink(x)
+        return _signs(x)
 
-    capture(Calls(_hardshrink), (torch.randn(2, 3),))  # the first one loads libraries that bring operators
+    capture(Calls(_signs), (torch.randn(2, 3),))  # the first one loads libraries that bring operators
     everything = len(exported_program._collect_all_valid_cia_ops())
     rewrite = torch.export.ExportedProgram.run_decompositions
 
@@ -122,7 +126,7 @@ def test_another_thread_sees_all_composites_meanwhile(monkeypatch):
         return rewrite(program, *args)
 
     monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", rewritten)
-    capture(Calls(_hardshrink), (torch.randn(2, 3),))
+    capture(Calls(_signs), (torch.randn(2, 3),))
     other, own = seen
     assert other == everything and 0 < own < everything
 
@@ -232,3 +236,42 @@ def test_what_cannot_be_rewritten_names_a_way_that_trains_and_leaves_its_vmap():
     ):
         decomposition._rewritten(traced, {torch.ops.aten.sin.default: fails}, frozenset())
     torch.randn(2, 3).requires_grad_()  # torch refuses this within a vmap
+
+
+class Spectra(nn.Module):
+    """Operators without a translation one behind another, of several results, in a block and with a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.linspace(0.5, 1.5, 4, dtype=torch.float64))
+
+    def forward(self, x):
+        y = torch.fft.irfft(torch.fft.rfft(x * self.scale) * 2, n=4).sgn() * self.scale
+        with torch.no_grad():
+            z = functional.hardshrink(torch.fft.ifft(torch.fft.fft(x)).real, 0.3)
+        parts = torch.hsplit(functional.hardshrink(x * self.scale, 0.1), 2)
+        return (y + z) * torch.isclose(x, x.round(), atol=0.2) + torch.cat(parts[::-1], 1) + torch.vdot(x[0], y[0])
+
+
+def test_operators_are_taken_apart_where_they_stand_and_no_program_anew(monkeypatch):
+    anew = []
+    rewrite = torch.export.ExportedProgram.run_decompositions
+    monkeypatch.setattr(
+        torch.export.ExportedProgram, "run_decompositions", lambda *args: anew.append(1) or rewrite(*args)
+    )
+    ours, eager = pair(Spectra())
+    for rows in (2, 3, 5):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+        for module, leaf in zip((ours, eager), leaves, strict=True):
+            module.zero_grad()
+            module(leaf).square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-9, atol=1e-9)
+    assert not anew
+
+
+def test_what_cannot_be_taken_apart_by_itself_is_written_anew_with_all_else(monkeypatch):
+    monkeypatch.setattr(apart, "_traced", lambda *_: None)
+    module, x = Calls(_hardshrink), torch.randn(2, 3)
+    torch.testing.assert_close(run_captured(capture(module, (x,)), (x,))[0], module(x))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
+from ontrain.capture.apart import written_in_others
 from ontrain.capture.aten.complex import complexes
 from ontrain.capture.aten.registry import find, operator_name, table
 from ontrain.capture.lists import over_lists
@@ -28,7 +29,7 @@ from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 from ontrain.internals import OpOverload, available, private, wrapped
 
-__all__ = ["decomposed", "functional", "simplify_questions"]
+__all__ = ["decomposed", "functional", "simplify_questions", "taken_apart"]
 
 _COMPOSITES = "torch.export.exported_program._collect_all_valid_cia_ops"
 _LEVELS = "torch._C._functorch"
@@ -39,6 +40,13 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     known = _known_to(program)
     lists = over_lists(_operators(program))
     return _rewritten(program, {**known.decompositions, **lists}, known.translated)
+
+
+def taken_apart(program: ExportedProgram, missing: Sequence[fx.Node]) -> bool:
+    """Whether these operators of a program's flat graph could be written in others, each by itself where it stands."""
+    decompositions = {**_known_to(program).decompositions, **over_lists(_operators(program))}
+    with _questions_answered(), _levels_end():
+        return written_in_others(missing, decompositions)
 
 
 def functional(program: ExportedProgram) -> ExportedProgram:
@@ -98,10 +106,8 @@ def _rewritten(
     """Have torch write a program anew, without writes in place; of the composites these stay as they are."""
     try:
         with (
-            varying_lengths(),
+            _questions_answered(),
             _composites_are(whole),
-            questions_answered(answer_if_not_empty),
-            operators_noted(),
             _one_name_each(program),
             _levels_end(),
         ):
@@ -117,6 +123,13 @@ def _rewritten(
             reason=f"{type(error).__name__}: {message}",
             way_out=f"write what forward changes in place, or its rarer operators, in others; or {BROKEN}",
         ) from error
+
+
+@contextmanager
+def _questions_answered() -> Iterator[None]:
+    """Answer what torch asks about sizes while it runs through operators, and note what it asks."""
+    with varying_lengths(), questions_answered(answer_if_not_empty), operators_noted():
+        yield
 
 
 @contextmanager

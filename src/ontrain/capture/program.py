@@ -15,7 +15,7 @@ from ontrain.capture.aliases import Aliases, mutates, written_to
 from ontrain.capture.aten.complex import complexes, is_complex
 from ontrain.capture.aten.registry import find, operator_name, table, writes_first_only
 from ontrain.capture.aten.sparse import is_sparse, sparse_matrices
-from ontrain.capture.decomposition import decomposed, functional, simplify_questions
+from ontrain.capture.decomposition import decomposed, functional, simplify_questions, taken_apart
 from ontrain.capture.inner_casts import cast_before
 from ontrain.capture.outs import written_apart
 from ontrain.capture.source import node_text, source_line
@@ -50,8 +50,11 @@ def prepare(program: ExportedProgram) -> tuple[ExportedProgram, fx.Graph]:
         cast_before(program.graph_module)
         program = decomposed(program)  # which says autocast's casts as operators
     graph = flat_graph(program.graph_module)
-    if _missing(graph):
-        _refuse_lost_writes(graph)
+    missing = _missing(graph)
+    if missing and _followed(graph) and taken_apart(program, missing) and _followed(graph):
+        missing = _missing(graph)
+    if missing:
+        _refuse_lost_writes(flat_graph(program.graph_module))
         program = decomposed(program)
         graph = flat_graph(program.graph_module)
     elif not _followed(graph):

@@ -133,6 +133,7 @@ class _Program(Walk):
         """Make the graph inputs: the user's, then parameters, then buffers, each in the module's order."""
         names, program = self.names, self.program
         placeholders = [node for node in self.graph.nodes if node.op == "placeholder"]
+        self._name_symbols(placeholders)
         users: dict[fx.Node, ir.Value] = {}
         state: dict[str, list[fx.Node]] = {}
         roles: dict[str, Role] = {}
@@ -169,6 +170,16 @@ class _Program(Walk):
                     value = self._state_input(name, role, state[name][0])
                     values.update((node, value) for node in state[name])
         return values
+
+    def _name_symbols(self, placeholders: Sequence[fx.Node]) -> None:
+        """Name each size that varies by itself, before an input in front of it that has twice its size, say."""
+        specs = zip(placeholders, self.program.graph_signature.input_specs, strict=True)
+        users = [node.meta.get("val") for node, spec in specs if spec.kind is InputKind.USER_INPUT]
+        tensors = [val for val in users if isinstance(val, torch.Tensor)]
+        for val, wanted in zip(tensors, self.names.dynamic, strict=True):
+            for axis, wish in wanted.items():
+                if isinstance(size := val.shape[axis], torch.SymInt):
+                    self.symbols.name(size, wish)
 
     def _varying_name(self, target: str, tensor: torch.Tensor) -> str:
         """Name a tensor outside of the module's state that the graph reads: as torch does, or by another number."""

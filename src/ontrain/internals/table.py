@@ -15,6 +15,7 @@ _VMAP = "a forward that calls torch.vmap with a product whose result has its bat
 _WITHOUT_VALUES = "the cache of captures, and models that make a cache of keys and values unasked"
 _RECURRENT = "one graph for all lengths of an LSTM, GRU or RNN; each length is captured anew"
 _COMPOSITES = "quick captures of what torch has to write in other operators; they take some tenths of a second more"
+_APART = "quick captures of operators without a translation; torch writes the whole program anew"
 _TRANSFORMING = tuple(
     f"torch._functorch.eager_transforms.{name}" for name in ("grad_and_value_impl", "_vjp_with_argnums")
 )
@@ -68,6 +69,8 @@ TABLE: tuple[Row, ...] = (
         replaced=True, callers=("torch.vmap",)),
     Row("torch._functorch.predispatch._remove_batch_dim_impl", "trace results whose batch is not their first dimension",
         None, _VMAP, replaced=True, callers=("torch._functorch.predispatch._remove_batch_dim",)),
+    Row("torch.fx.experimental.proxy_tensor.make_fx", "write an operator in others", t.traces_operators, _APART),
+    Row("torch._dispatch.python.enable_python_dispatcher", "write an operator in others for all sizes", None, _APART),
     Row("torch.fx.experimental.proxy_tensor.disable_proxy_modes_tracing", "compute what a trace has as one node", None,
         _VMAP),
     Row("torch._vmap_internals._vmap", "trace gradients of many adjoints at once", None,

@@ -32,6 +32,7 @@ __all__ = [
     "partitions",
     "tells_saving_hooks",
     "tells_storages_apart",
+    "traces_operators",
     "turns_modes_off",
 ]
 
@@ -198,6 +199,13 @@ def tells_storages_apart(_: object) -> None:
     """Storages without elements have different numbers."""
     first, other = (torch.empty(0).untyped_storage() for _ in range(2))
     expect(isinstance(first._cdata, int) and first._cdata != other._cdata, "storages are not told apart")
+
+
+def traces_operators(trace: Any) -> None:
+    """It returns the program that a function runs, in operators below autograd."""
+    program = trace(torch.matmul)(torch.ones(2, 3), torch.ones(3, 2))
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    expect(targets == [torch.ops.aten.mm.default], f"a product of matrices is {targets}")
 
 
 def has_no_level(_: object) -> None:
