@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ontrain.training.ortmodule import ORTModule
+from ontrain.training.ortmodule import ORTModule, trace
 
 
 class Settings:
@@ -72,3 +72,48 @@ def test_captures_between_other_calls_are_not_told_of():
             for _ in range(2):
                 model(torch.randn(2, 4))
     assert model._engine.captures == 9
+
+
+class Pooled(nn.Module):
+    """Pools signals to half of their length, which a graph has to know."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, x):
+        return nn.functional.adaptive_max_pool1d(x * self.scale, x.shape[1] // 2).sum((1, 2))
+
+
+def test_where_lengths_are_fixed_any_batch_of_a_length_has_one_capture_and_each_length_one():
+    model, captures = ORTModule(Pooled()), []
+    with pytest.warns(UserWarning, match="Pooled is captured anew for each shape: adaptive pooling"):
+        model(torch.randn(4, 9, 6, dtype=torch.float64))
+    for shape in ((5, 9, 6), (3, 9, 6), (2, 9, 6), (5, 11, 6), (3, 11, 6)):
+        x = torch.randn(shape, dtype=torch.float64)
+        torch.testing.assert_close(model(x), model.module(x))
+        captures.append(model._engine.captures)
+    assert captures == [2, 2, 2, 3, 3]
+
+
+def test_where_no_size_may_vary_each_shape_is_traced_once(monkeypatch):
+    class Singular(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+        def forward(self, x):
+            return torch.linalg.svdvals(x * self.scale).sum()
+
+    tried = []
+    own = trace.capture
+    monkeypatch.setattr(
+        trace, "capture", lambda *args, **kwargs: tried.append(kwargs.get("dynamic")) or own(*args, **kwargs)
+    )
+    model = ORTModule(Singular())
+    with pytest.warns(UserWarning, match="Singular is captured anew for each shape"):
+        model(torch.randn(4, 5, dtype=torch.float64))
+    model(torch.randn(3, 5, dtype=torch.float64))
+    assert len(tried) == 4
+    model(torch.randn(2, 5, dtype=torch.float64))
+    assert len(tried) == 5

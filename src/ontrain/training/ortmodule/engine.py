@@ -45,7 +45,7 @@ from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
-from ontrain.training.ortmodule.trace import trace_call
+from ontrain.training.ortmodule.trace import Axes, trace_call
 from ontrain.training.ortmodule.watch import Watch, check_hooks
 
 __all__ = ["Engine"]
@@ -326,8 +326,9 @@ class Engine:
         resized = any(s.entry not in request.tried and not s.accepts(request.shapes) for s in others)
         course = next((entry.captured.course for entry in entries if entry.captured.course), None)
         first = not request.tried and not course
+        axes = max((entry.next_axes for entry in entries), default=Axes.ALL)
         entry = self._capture(
-            request.args, request.kwargs, request.tensors, resized=resized, first=first, course=course
+            request.args, request.kwargs, request.tensors, axes=axes, resized=resized, first=first, course=course
         )
         entries.append(new_path(entry, request.tried))
         site = Site(entries[-1], places)
@@ -344,12 +345,13 @@ class Engine:
         return site
 
     def _capture(
-        self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, resized: bool,
-        first: bool, course: Course | None = None,
+        self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, axes: Axes,
+        resized: bool, first: bool, course: Course | None = None,
     ) -> Entry:  # fmt: skip
         """Capture the module for a call.
 
         Args:
+            axes: those whose sizes the graph leaves open.
             resized: calls of this structure came in other sizes.
             first: it takes no other path than an earlier call.
             course: the random numbers of an earlier call that the module branched on.
@@ -360,8 +362,8 @@ class Engine:
         self._captures += 1
         if first:
             self._numbers.count(args, kwargs)
-        captured = trace_call(
-            self.module, args, kwargs, tensors, resized=resized,
+        captured, next_axes = trace_call(
+            self.module, args, kwargs, tensors, axes=axes, resized=resized,
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
@@ -378,7 +380,7 @@ class Engine:
         self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated)  # fmt: skip
+                      followed=followed, repeated=repeated, next_axes=next_axes)  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry

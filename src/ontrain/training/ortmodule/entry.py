@@ -25,6 +25,7 @@ from ontrain.training.ortmodule.function import Call, Mode, Session, without_aut
 from ontrain.training.ortmodule.gradients import Differentiated
 from ontrain.training.ortmodule.repeating import Repetition
 from ontrain.training.ortmodule.results import Results
+from ontrain.training.ortmodule.trace import Axes
 
 __all__ = ["Entry", "Site", "as_real"]
 
@@ -47,6 +48,7 @@ class Entry:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
         repeated: what forward writes to Python objects.
+        next_axes: those that the next graph for such calls leaves open, if they come in other sizes.
 
     Attributes:
         results: makes the module's results of the graph's outputs.
@@ -60,9 +62,9 @@ class Entry:
     def __init__(
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
-        repeated: Sequence[Repetition] = (),
+        repeated: Sequence[Repetition] = (), next_axes: Axes = Axes.ALL,
     ) -> None:  # fmt: skip
-        self.captured, self.followed, self.repeated = captured, followed, repeated
+        self.captured, self.followed, self.repeated, self.next_axes = captured, followed, repeated, next_axes
         self.derived = set_derived(captured)
         self.results = Results(captured, repeated)
         self.outputs, self.new_inputs = self.results.names, captured.new_inputs

@@ -6,6 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -16,24 +17,33 @@ from ontrain.errors import CaptureError
 from ontrain.internals import available
 from ontrain.training.inspection import any_subscribed
 
-__all__ = ["trace_call"]
+__all__ = ["Axes", "trace_call"]
 
 _COLOURS, _SMALLEST_IMAGE = (3, 4), 16
 """Channels of what is taken for images, and the least height and width."""
 
 
+class Axes(IntEnum):
+    """The axes whose sizes a graph leaves open: all, the first of each tensor, or none."""
+
+    ALL = 0
+    FIRST = 1
+    NONE = 2
+
+
 def trace_call(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *,
-    resized: bool, asks_requires_grad: bool, paths: bool, course: Course | None,
+    axes: Axes, resized: bool, asks_requires_grad: bool, paths: bool, course: Course | None,
     varies: Callable[[torch.Tensor], bool], writes_parameters: bool, reads: bool,
-) -> Captured:  # fmt: skip
-    """Return the graph of a module for calls like this one.
+) -> tuple[Captured, Axes]:  # fmt: skip
+    """Return the graph of a module for calls like this one, and which axes the next graph may leave open.
 
     Args:
         module: in the mode it is in.
         args: positional arguments of the call.
         kwargs: its keyword arguments.
         tensors: of the arguments, in order.
+        axes: those that the graph leaves open if it can; none otherwise.
         resized: calls of this structure came in other sizes.
         asks_requires_grad: whether forward asks its own values whether they are followed by autograd.
         paths, course, varies, writes_parameters, reads: see `ontrain.capture.capture`.
@@ -66,25 +76,28 @@ def trace_call(
     autograd = torch.enable_grad() if grads or not asks_requires_grad else torch.no_grad()
     with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
         try:
-            return _of_all_sizes(trace, type(module).__name__, tensors, resized=resized)
+            return _of_many_sizes(trace, type(module).__name__, tensors, axes, resized=resized)
         except CaptureError as error:
             refuse_as_eager(module, args, kwargs, error)
             raise
 
 
-def _of_all_sizes(
-    trace: Callable[..., Captured], kind: str, tensors: Sequence[torch.Tensor], *, resized: bool
-) -> Captured:
-    """Trace a module for all sizes, or for the call's own where that cannot be."""
+def _of_many_sizes(
+    trace: Callable[..., Captured], kind: str, tensors: Sequence[torch.Tensor], axes: Axes, *, resized: bool
+) -> tuple[Captured, Axes]:
+    """Trace a module for all sizes of these axes, or for the call's own where that cannot be."""
     named = [{a: f"dim{a}_of_{i}" for a in _varying(t, resized=resized)} for i, t in enumerate(tensors)]
+    first = [{a: name for a, name in names.items() if a == 0} for names in named]
+    dynamic = {Axes.ALL: named, Axes.FIRST: first}.get(axes, [{} for _ in named])
     try:
-        return trace(dynamic=named)
+        return trace(dynamic=dynamic), axes
     except CaptureError as error:
-        if not any(named) or isinstance(error, ChangedStateError):
+        if not any(dynamic) or isinstance(error, ChangedStateError):
             raise
         captured = trace()
-        warnings.warn(f"{kind} is captured anew for each shape: {error.problem}", stacklevel=8)
-        return captured
+        if axes is Axes.ALL:
+            warnings.warn(f"{kind} is captured anew for each shape: {error.problem}", stacklevel=8)
+        return captured, Axes.FIRST if axes is Axes.ALL and named != first else Axes.NONE
 
 
 def _varying(tensor: torch.Tensor, *, resized: bool) -> Iterable[int]:
