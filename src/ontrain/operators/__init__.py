@@ -86,14 +86,14 @@ from ontrain.operators.record import (
     record_of,
     schema_of,
 )
-from ontrain.operators.recurrent import directions_backwards, has_stock_activations, is_plain_layer
+from ontrain.operators.recurrent import directions_backwards, has_stock_kernel, is_plain_layer
 from ontrain.operators.scatter import gather_adjoint, is_from_start
 from ontrain.operators.shape import slice_places
 from ontrain.operators.shapes import dims, is_float, static_dims
 
 __all__ = [
     "directions_backwards",
-    "has_stock_activations",
+    "has_stock_kernel",
     "is_plain_layer",
     "DOMAIN",
     "ELEMENTWISE",

@@ -13,7 +13,7 @@ from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Op, gradient
 from ontrain.operators.record import DIRECTION, DOMAIN, Evaluator, Operator, Smallest, Stock, attribute_of, define
 
-__all__ = ["directions_backwards", "has_stock_activations", "is_plain_layer"]
+__all__ = ["directions_backwards", "has_stock_kernel", "is_plain_layer"]
 
 _USUAL = {"GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "RNN": ["Tanh"]}
 """The activations that layers have by default, of each direction."""
@@ -32,27 +32,31 @@ def is_plain_layer(node: ir.Node) -> bool:
     Such a layer has its operator's own activations, no peepholes and no bounds.
     """
     texts, usual = _activations(node), _USUAL[node.op_type]
-    return _has_gates_alone(node) and texts == usual * (len(texts) // len(usual))
+    lengths, peepholes = (node.inputs[i] if len(node.inputs) > i else None for i in (4, 7))
+    x = shape_of(node, 0)
+    return (
+        peepholes is None and not {"clip", "input_forget"}.intersection(node.attributes)
+        and _has_time_first(node)
+        and (lengths is None or (len(x) == 3 and x[1] == 1))
+        and texts == usual * (len(texts) // len(usual))
+    )  # fmt: skip
 
 
-def has_stock_activations(node: ir.Node) -> bool:
-    """Return whether a layer is plain but for its activations, which onnxruntime's kernels have, too, as Relu."""
+def has_stock_kernel(node: ir.Node) -> bool:
+    """Return whether onnxruntime's kernel computes a layer as the standard says.
+
+    It knows peepholes, bounds and lengths, and of other activations those without numbers of their own, such as Relu.
+    """
     numbers = {"activation_alpha", "activation_beta"}.intersection(node.attributes)
-    return _has_gates_alone(node) and not numbers and _STOCK.issuperset(_activations(node))
+    return _has_time_first(node) and not numbers and _STOCK.issuperset(_activations(node))
 
 
 def _activations(node: ir.Node) -> list[str]:
     return [*node.attributes["activations"].as_strings()] if "activations" in node.attributes else []
 
 
-def _has_gates_alone(node: ir.Node) -> bool:
-    lengths, peepholes = (node.inputs[i] if len(node.inputs) > i else None for i in (4, 7))
-    x = shape_of(node, 0)
-    return (
-        peepholes is None and not any(name in node.attributes for name in ("clip", "input_forget"))
-        and node.attributes.get_int("layout", 0) == 0
-        and (lengths is None or (len(x) == 3 and x[1] == 1))
-    )  # fmt: skip
+def _has_time_first(node: ir.Node) -> bool:
+    return node.attributes.get_int("layout", 0) == 0
 
 
 def _recurrent(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ontrain.functions import expand, node_flops
 from ontrain.graph import Builder
-from ontrain.operators import has_stock_activations, is_plain_layer, operand_of, record_of, static_dims
+from ontrain.operators import has_stock_kernel, is_plain_layer, operand_of, record_of, static_dims
 from ontrain.passes.infra import RewritePass
 from ontrain.passes.serving import serving_of
 
@@ -27,8 +27,8 @@ class ExpandRecurrent(RewritePass):
     because it is the operator's definition. Done before differentiation, so that the loop computes the states
     that its gradient reads; the operator would be computed a second time. Attributes that no body expresses are an
     error with the node's name. Left alone: all other operators; and in a graph that a session for inference runs, the
-    layers with no more than gates and states that the provider runs whole: a GRU, an RNN, an LSTM that is small or
-    of one sequence, and one with other activations that onnxruntime's kernel has.
+    layers that the provider runs whole: a GRU, an RNN, an LSTM that is small or of one sequence, and in single
+    precision one with lengths, peepholes, bounds or other activations that onnxruntime's kernel has.
     """
 
     level = 0
@@ -58,7 +58,7 @@ def _runs_whole(node: ir.Node) -> bool:
     if not is_plain_layer(node):
         # ATen has no kernel for such a layer: a loop would be several calls for each step.
         x = operand_of(node, 0)
-        return x is not None and x.dtype == ir.DataType.FLOAT and has_stock_activations(node)
+        return x is not None and x.dtype == ir.DataType.FLOAT and has_stock_kernel(node)
     has_lengths = operand_of(node, 4) is not None
     return node.op_type != "LSTM" or has_lengths or _has_one_sequence(node) or node_flops(node).total <= _FEW
 

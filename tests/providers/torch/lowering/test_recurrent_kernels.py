@@ -20,7 +20,8 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 INPUT, HIDDEN = 5, 4
 
 
-def layer(rng, kind, direction="forward", *, batch=1, steps=6, bias=True, states=True, length=None, **attributes):
+def layer(rng, kind, direction="forward", *, batch=1, steps=6, bias=True, states=True, length=None, peepholes=False,
+          **attributes):  # fmt: skip
     """A file of a layer, and feeds for it."""
     width, count = GATES[kind] * HIDDEN, 1 + (direction == "bidirectional")
 
@@ -33,8 +34,11 @@ def layer(rng, kind, direction="forward", *, batch=1, steps=6, bias=True, states
     names = (["h", "c"] if kind == "LSTM" else ["h"]) if states else []
     fed = {"x": random(steps, batch, INPUT), **{name: random(count, batch, HIDDEN) for name in names}}
     if length is not None:
-        fed["length"] = np.array([length], np.int32)
+        fed["length"] = np.atleast_1d(np.array(length, np.int32))
     inputs = ["x", "w", "r", "b" if bias else "", "" if length is None else "length", *names]
+    if peepholes:
+        weights["p"] = random(count, 3 * HIDDEN)
+        inputs += [*[""] * (7 - len(inputs)), "p"]
     outputs = ["y", "last", *(["cell"] if kind == "LSTM" else [])]
     node = helper.make_node(kind, inputs, outputs, hidden_size=HIDDEN, direction=direction, **attributes)
     return file_of([node], fed, weights, outputs), fed
@@ -159,12 +163,28 @@ def test_a_layer_with_other_activations_is_one_call(rng, kind, direction, batch)
 
 
 @pytest.mark.parametrize("stated", [
-    {"activations": ["Elu"]}, {"activations": ["LeakyRelu"], "activation_alpha": [0.1]}, {"clip": 0.5},
+    {"activations": ["Elu"]}, {"activations": ["LeakyRelu"], "activation_alpha": [0.1]},
 ])  # fmt: skip
-def test_activations_with_numbers_and_bounds_run_by_the_operators_body(rng, stated):
+def test_activations_with_numbers_run_by_the_operators_body(rng, stated):
     model, fed = layer(rng, "RNN", **stated)
     names = calls(assert_as_onnxruntime(model, fed, rtol=1e-5, atol=2e-6))
     assert "onnxruntime_RNN" not in names
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("states", [True, False])
+@pytest.mark.parametrize("kind, stated", [
+    ("LSTM", {"peepholes": True}), ("LSTM", {"peepholes": True, "clip": 0.4}), ("LSTM", {"input_forget": 1}),
+    *((kind, {"clip": 0.4}) for kind in GATES), *((kind, {"length": [2, 6, 1]}) for kind in GATES),
+    ("LSTM", {"length": [4, 1, 6], "peepholes": True, "clip": 0.7, "input_forget": 1}),
+])  # fmt: skip
+def test_a_layer_with_peepholes_bounds_or_lengths_is_one_call(rng, kind, stated, states, direction, batch):
+    stated = {**stated, "length": stated["length"][:batch]} if "length" in stated else stated
+    model, fed = layer(rng, kind, direction, batch=batch, states=states, **stated)
+    names = calls(assert_as_onnxruntime(model, fed, rtol=1e-5, atol=2e-6))
+    assert [name for name in names if "onnxruntime" in name] == [f"onnxruntime_{kind}"]
 
 
 def _quantised(rng, direction, per_column, biased, signed):

@@ -1,6 +1,7 @@
 """Recurrent layers step by step, in planned memory: for layers whose gradient nobody asks for.
 
-An LSTM comes here with lengths, which onnxruntime's kernel takes; see recurrent.py for all others.
+A layer with lengths, peepholes, bounds or other activations is one call of onnxruntime's kernel, and so is an LSTM
+that comes here; see recurrent.py for all others.
 
 Legend: T time, B batch, I input, H hidden, D directions, G gates. A GRU's gates are update, reset, hidden.
 """
@@ -14,7 +15,7 @@ import onnx_ir as ir
 import torch
 
 from ontrain.graph import static_dims
-from ontrain.operators import directions_backwards, has_stock_activations, is_plain_layer, operand_of
+from ontrain.operators import directions_backwards, has_stock_kernel, is_plain_layer, operand_of
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.lowering.recurrent_kernels import suits_kernel
@@ -66,7 +67,7 @@ def _fits(node: ir.Node) -> bool:
         return True  # the operator as such
     if len(operands) < 3 or operands[0].dtype not in _DTYPES:
         return False
-    if not is_plain_layer(node) and not has_stock_activations(node):
+    if not is_plain_layer(node) and not has_stock_kernel(node):
         return False
     if _is_whole(node) and operands[0].dtype != ir.DataType.FLOAT:
         return False
@@ -81,7 +82,7 @@ def _is_whole(node: ir.Node) -> bool:
 
 @lowers("GRU", "LSTM", "RNN", when=_fits, devices=("cpu",))
 def recurrent_layer(e: Emitter, node: ir.Node) -> None:
-    x, w, r, bias, _, state, _ = operands = [_operand(e, node, i) for i in range(7)]
+    x, w, r, bias, _, state, _, _ = operands = [_operand(e, node, i) for i in range(8)]
     assert x is not None and w is not None and r is not None
     stated = attributes(node)
     if _is_whole(node) or suits_kernel(node.op_type, x, r):
