@@ -73,7 +73,8 @@ class HandedOver:
         """Return a model that may run so; None where onnxruntime may compute something else, or needs much memory."""
         graph, fed = proto.graph, {tensor.name for tensor in proto.graph.initializer}
         inputs = {v.name: v.type.tensor_type for v in graph.input if v.name not in fed}
-        ways = {record.outrun for node in nodes_of(graph) if (record := recorded(node)) is not None} - {Outrun.NO}
+        ways = {record.outrun for node in nodes_of(graph) if (record := recorded(node)) is not None}
+        ways -= {Outrun.NO, Outrun.ALONE}
         if not ways and all(dim.HasField("dim_value") for kind in inputs.values() for dim in kind.shape.dim):
             return None
         if (

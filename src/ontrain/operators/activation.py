@@ -12,7 +12,18 @@ import onnx_ir as ir
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, elementwise, gradient
 from ontrain.operators.halves import HALVES
-from ontrain.operators.record import DOMAIN, ELEMENTWISE, POINTWISE, WHEREVER, Chance, Precision, Rows, Stock, define
+from ontrain.operators.record import (
+    DOMAIN,
+    ELEMENTWISE,
+    POINTWISE,
+    WHEREVER,
+    Chance,
+    Outrun,
+    Precision,
+    Rows,
+    Stock,
+    define,
+)
 
 __all__: list[str] = []
 
@@ -23,7 +34,7 @@ def sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return y
 
 
-define("Hardmax", zero_gradient=WHEREVER, stock=Stock.COMPARED)
+define("Hardmax", zero_gradient=WHEREVER, stock=Stock.COMPARED, outrun=Outrun.ALONE)
 define("SwiGLU")
 define("Swish", ELEMENTWISE, precision=Precision.FOLLOWS, stock=Stock.COMPARED)
 define("GeluGrad", POINTWISE, domain=DOMAIN)

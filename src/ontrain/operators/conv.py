@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import shape_of, size_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Precision, Stock, define
+from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Outrun, Precision, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["resolved_pads"]
@@ -147,7 +147,7 @@ def _mask(op: Op) -> list[int]:
     return [int(i < len(op.wanted) and op.wanted[i]) for i in range(3)]
 
 
-define("Col2Im", settings=(1, 2), evaluator=Evaluator.IN_PART)
+define("Col2Im", settings=(1, 2), evaluator=Evaluator.IN_PART, outrun=Outrun.ALONE)
 define("Im2Col", domain=DOMAIN)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ontrain.operators.agreement import broadcast
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Rows, Stock, define
+from ontrain.operators.record import DOMAIN, Evaluator, Outrun, Rows, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -194,7 +194,7 @@ def local_response_normalization(
     return dy * op.Pow(s, -beta) - (2 * alpha * beta) * x * inner
 
 
-define("MeanVarianceNormalization", like_first=True)
+define("MeanVarianceNormalization", like_first=True, outrun=Outrun.ALONE)
 
 
 @gradient("MeanVarianceNormalization")

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ontrain.operators.conv import resolved_pads
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Precision, Stock, attribute_of, define
+from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Outrun, Precision, Stock, attribute_of, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["adaptive_windows", "window_counts", "window_places"]
@@ -37,7 +37,7 @@ define(
     fault=wide_pads,
     stock=Stock.COMPARED,
 )
-define("MaxRoiPool", evaluator=Evaluator.LACKS)
+define("MaxRoiPool", evaluator=Evaluator.LACKS, outrun=Outrun.ALONE)
 
 
 def _windows_of_all(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
@@ -54,6 +54,7 @@ define("MaxUnpool", settings=(2,), misfit=_windows_of_all)
 define(
     "RoiAlign",
     choices={"mode": ("avg", "max"), "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
+    outrun=Outrun.ALONE,
 )
 define("AveragePoolGrad", domain=DOMAIN)
 define("MaxPoolGrad", domain=DOMAIN)

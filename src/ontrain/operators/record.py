@@ -140,6 +140,7 @@ class Outrun(Enum):
     NO = "no, or nobody measured"
     ALIKE = "yes, and gives the same numbers"
     BUT_TIES = "yes, and may round numbers midway between two whole ones to the other one"
+    ALONE = "yes, so a node is a call of onnxruntime's where a graph serves; the rest of a model may gain nothing"
 
 
 Shape = tuple[int, ...]

@@ -9,7 +9,7 @@ from typing import Any
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.matmul import transposed
-from ontrain.operators.record import DOMAIN, WHEREVER, Precision, Rows, Stock, define
+from ontrain.operators.record import DOMAIN, WHEREVER, Outrun, Precision, Rows, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__: list[str] = []
@@ -169,7 +169,7 @@ def cumsum(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse:
     return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse), None
 
 
-define("TopK", settings=(1,), stock=Stock.COMPARED)
+define("TopK", settings=(1,), stock=Stock.COMPARED, outrun=Outrun.ALONE)
 
 
 @gradient("TopK")

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from ontrain.operators.record import Smallest, attribute_of, define
+from ontrain.operators.record import Outrun, Smallest, attribute_of, define
 
 __all__: list[str] = []
 
@@ -46,6 +46,7 @@ define(
     no_gradient=STRINGS,
     choices={"mode": ("TF", "IDF", "TFIDF")},
     fault=_ngrams,
+    outrun=Outrun.ALONE,
     smallest=Smallest(
         {"mode": "TF", "ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]}, {"T": "tensor(int64)"}
     ),

@@ -97,7 +97,7 @@ class TorchExecutionProvider:
     def compile(self, model: ir.Model, state: State) -> Plan:
         """Lower every node, plan memory, and return the executable; see `ExecutionProvider.compile`."""
         own = own_state(state, TorchState, self.name)
-        graph = with_bodies(model, self._device.type, widens=serves_by_rows(own, self.settings)).graph
+        graph = with_bodies(model, self._device.type, serves=serves_by_rows(own, self.settings)).graph
 
         def lower(*, joins: bool = self.settings.joins) -> TorchExecutable:
             settings = replace(self.settings, joins=joins)

@@ -14,6 +14,7 @@ from ontrain.providers.torch.lowering.carried_halves import carries_halves, carr
 from ontrain.providers.torch.lowering.joined_rows import bind_fixed, emit_joined
 from ontrain.providers.torch.lowering.registry import find_lowering
 from ontrain.providers.torch.lowering.small_nodes import Row, rows_of_small
+from ontrain.providers.torch.lowering.stock_alone import emit_alone, runs_alone
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
 __all__ = ["lower_nodes", "why_not", "with_bodies"]
@@ -26,37 +27,39 @@ def why_not(node: ir.Node) -> str | None:
     return f"no lowering for {node.domain or 'ai.onnx'}.{node.op_type}"
 
 
-def with_bodies(model: ir.Model, device: str = "cpu", *, widens: bool = False) -> ir.Model:
+def with_bodies(model: ir.Model, device: str = "cpu", *, serves: bool = False) -> ir.Model:
     """Replace operators that have no lowering for a type of device by their bodies, ours or the specification's.
 
     Args:
         model: what is to be lowered.
         device: the type of device.
-        widens: whether halves are computed in single precision, see `carried_halves`.
+        serves: whether nobody trains by it. Halves are then computed in single precision, see `carried_halves`, and
+            what `runs_alone` stays what it is.
     """
 
     def body(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
         if find_lowering(node, device) is not None:
             return signed(op, node, inputs)
-        return expand(op, node, inputs)
+        return None if serves and runs_alone(node) else expand(op, node, inputs)
 
-    if widens and carries_halves(model):
+    if serves and carries_halves(model):
         model = carry_single(model)
     unsigned = any(v is not None and v.dtype in UNSIGNED for node in model.graph for v in node.inputs)
     if unsigned:
         model = rebuild(model, body)
-    left = _without_lowering(model, device)
+    left = _without_lowering(model, device, serves=serves)
     while left:
         model = rebuild(model, body)
-        before, left = left, _without_lowering(model, device)
+        before, left = left, _without_lowering(model, device, serves=serves)
         if left == before:
             break
     return model
 
 
-def _without_lowering(model: ir.Model, device: str) -> set[tuple[str, str]]:
+def _without_lowering(model: ir.Model, device: str, *, serves: bool) -> set[tuple[str, str]]:
     """Domain and name: some of onnxruntime's operators have bodies of the standard's ones of the same name."""
-    return {(node.domain, node.op_type) for node in model.graph if find_lowering(node, device) is None}
+    nodes = (node for node in model.graph if find_lowering(node, device) is None)
+    return {(node.domain, node.op_type) for node in nodes if not (serves and runs_alone(node))}
 
 
 def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
@@ -74,6 +77,8 @@ def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
 
 def _lower(e: Emitter, node: ir.Node) -> None:
     lowering = find_lowering(node, e.device.type)
+    if (e.joins or lowering is None) and runs_alone(node):
+        lowering = emit_alone
     if lowering is None:
         raise ProviderError(
             f"TorchExecutionProvider cannot run {node.op_type}",
