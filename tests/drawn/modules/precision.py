@@ -24,7 +24,7 @@ __all__ = ["WITHOUT", "judge_precision", "sample"]
 
 WITHOUT = ("maximum_pool", "adaptive_pool", "unpooled")
 """Of equal numbers, as rounding makes them, another one may be the largest."""
-TIMES = 4
+TIMES = 8
 """How many times as far off as eager is still right."""
 
 
