@@ -100,3 +100,18 @@ def test_a_layer_in_double_precision_is_left_alone_by_autocast():
     expected = step(Called(module, False), [x])
     for ours, theirs in zip(results, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_rows_that_a_table_shortens_are_trained_under_autocast(kind):
+    eager = nn.Sequential(kind(6, 4, max_norm=0.9), nn.Linear(4, 3))
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in ([[0, 1], [1, 5]], [[2, 2], [3, 0], [4, 1]]):
+        for module in (eager, ours):
+            module.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = module(torch.tensor(rows)).float().square().sum()
+            loss.backward()
+        for parameter, expected in zip(ours.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(parameter, expected)
+            torch.testing.assert_close(parameter.grad, expected.grad, rtol=0.02, atol=0.01)

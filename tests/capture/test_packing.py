@@ -212,11 +212,12 @@ def test_sequences_are_padded_unpadded_and_packed_at_any_length(side):
         assert_as_eager(ours, eager, leaves, leaves)
 
 
-def test_a_projection_over_packed_rows_is_refused_by_name():
-    module = Packed(nn.LSTM(3, 4, proj_size=2), nothing)
-    with pytest.raises(CaptureError, match="proj_size over a packed sequence") as caught:
-        capture(module, (torch.randn(5, 2, 3), torch.tensor([2, 5])), sized_by_values=True, paths=True)
-    assert caught.value.way_out
+@pytest.mark.parametrize("options", [{}, {"batch_first": True, "bias": False, **DEEP}])
+def test_a_projection_over_packed_rows_stays_where_a_sequence_ends(options):
+    ours, eager = pair(Packed(nn.LSTM(3, 4, proj_size=2, **options), of_rows).double())
+    for steps, lengths in BATCHES:
+        arguments, leaves = batch_of(eager.recurrent, steps, lengths[::-1], False)
+        assert_as_eager(ours, eager, arguments, leaves)
 
 
 @pytest.mark.parametrize("lengths", [[2, 3, 5], [5, 2, 0], [6, 2, 1], [5, -1, 2]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -52,3 +54,14 @@ def test_a_weight_norm_is_no_reason_to_write_the_program_anew(dim, dtype, monkey
     layer = parametrizations.weight_norm(nn.Linear(4, 3), dim=dim).to(dtype)
     x = torch.randn(5, 4, dtype=dtype)
     torch.testing.assert_close(ORTModule(layer)(x), layer(x))
+
+
+def test_statistics_in_halves_stay_so_beside_a_spectral_norm():
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), parametrizations.spectral_norm(nn.Conv2d(4, 2, 3))
+    eager = nn.Sequential(*layers).bfloat16()
+    ours = ORTModule(copy.deepcopy(eager))
+    for _ in range(2):
+        x = torch.randn(2, 3, 8, 8).bfloat16()
+        torch.testing.assert_close(ours(x), eager(x), rtol=0.05, atol=0.05)
+        for buffer, expected in zip(ours.buffers(), eager.buffers(), strict=True):
+            torch.testing.assert_close(buffer, expected, rtol=0.02, atol=0.02)

@@ -40,9 +40,15 @@ class Kind:
         return families, getattr(room, self.judge)
 
 
-_CALLS = ("windows", "losses", "layers", "elements", "reductions", "places", "algebra")
-_NODES = ("windows", "indices", "reductions", "elements", "tensors", "recurrences", "signals")
+_CALLS = (
+    "windows", "losses", "layers", "elements", "reductions", "places", "algebra", "distributions", "linalg", "criteria",
+)  # fmt: skip
+_NODES = (
+    "windows", "indices", "reductions", "elements", "tensors", "recurrences", "signals", "contributed",
+    "contributed_attention", "quantised", "classical",
+)  # fmt: skip
 _NETWORKS = ("networks.rowwise", "networks.mixing", "networks.losses")
+_MODULES = ("stages", "blocks", "recurrent", "attention", "embeddings")
 _STEPS = ("graphs.images", "graphs.layouts", "graphs.rows", "graphs.tokens")
 
 KINDS = {
@@ -53,6 +59,14 @@ KINDS = {
     "networks": Kind(
         "a network of tokens with masks and labels through ORTModule, beside eager",
         "networks.network", "block", "judge_network", _NETWORKS,
+    ),
+    "modules": Kind(
+        "a network of images, a recurrent one, attention or embeddings through ORTModule, beside eager",
+        "modules.module", "sample", "judge_module", [f"modules.{name}" for name in _MODULES],
+    ),
+    "precisions": Kind(
+        "such a network under autocast, in bfloat16 or in float32, beside eager in the same",
+        "modules.precision", "sample", "judge_precision", [f"modules.{name}" for name in _MODULES],
     ),
     "trainers": Kind(
         "such a network in ORTTrainer, beside written-out optimizers",

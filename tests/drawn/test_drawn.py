@@ -28,8 +28,8 @@ from tests.drawn.kinds import KINDS, draw_and_judge
 from tests.drawn.runs import run, table
 
 EXACT = Tolerance(1e-9, 1e-9)
-SLICES = {"calls": range(12), "networks": range(5), "trainers": range(3), "nodes": range(24), "graphs": range(5),
-          "gradients": range(3)}  # fmt: skip
+SLICES = {"calls": range(12), "networks": range(5), "modules": range(4), "precisions": range(4), "trainers": range(3),
+          "nodes": range(24), "graphs": range(5), "gradients": range(3)}  # fmt: skip
 
 
 @pytest.mark.slow

@@ -368,7 +368,15 @@ def test_attention_of_many_heads():
             [q, own, own, None, None, None, past, past],
             {**heads, "outputs": 3, "unidirectional": 1},
         ),
+        # Of other keys, a query sees as many as there are queries up to it, and the last one sees all.
+        ("MultiHeadAttention", [q, k, v], {**heads, "unidirectional": 1}),
+        ("MultiHeadAttention", [k, q, q], {**heads, "unidirectional": 1}),
     )
+
+
+def test_the_mean_of_a_norm_without_mean_is_zero():
+    x, gamma = real(2, 3, 8), real(8)
+    check(("SkipSimplifiedLayerNormalization", [x, real(2, 3, 8), gamma], {"outputs": 4}))
 
 
 def test_attention_of_one_query_behind_a_buffer():

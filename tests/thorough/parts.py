@@ -106,6 +106,8 @@ PARTS: list[Part] = [
     _fuzz(3, 5),
     _drawn("calls", 0, 400),
     _drawn("networks", 1, 150),
+    _drawn("modules", 5, 250),
+    _drawn("precisions", 3, 200),
     _drawn("trainers", 2, 100),
     _drawn("nodes", 3, 3000),
     _drawn("graphs", 4, 500),

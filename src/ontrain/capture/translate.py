@@ -273,9 +273,10 @@ class _Program(Walk):
             elif spec.kind in (OutputKind.PARAMETER_MUTATION, OutputKind.BUFFER_MUTATION):
                 target = str(spec.target)
                 name = self.written.get(target) or self.names.first[target.removeprefix(self.names.prefix)]
+                updates[name] = self._in_dtype_of(name, self.read(node))
                 if spec.kind is OutputKind.PARAMETER_MUTATION:
-                    self._write_parameter(next(n for n, own in self.parameters.items() if own == name), None)
-                updates[name] = self.read(node)
+                    parameter = next(n for n, own in self.parameters.items() if own == name)
+                    self._write_parameter(parameter, None, updates[name])
         state = self.buffers | self.rewritten
         starts = {name: self.started[node] for node, name in state.items()}
         for node, name in state.items():
@@ -291,11 +292,19 @@ class _Program(Walk):
         self._prune()
         return path, drawn
 
-    def _write_parameter(self, node: fx.Node, source: str | None) -> None:
+    def _in_dtype_of(self, name: str, new: Value) -> Value:
+        """A new value in the dtype of the buffer that takes it; a parameter's has it already."""
+        start = next((self.started[node] for node, own in self.buffers.items() if own == name), None)
+        if start is None or start.dtype is None or not isinstance(new, ir.Value):
+            return new
+        return self.op.cast(new, start.dtype)
+
+    def _write_parameter(self, node: fx.Node, source: str | None, new: ir.Value | None = None) -> None:
         """Take up that forward changes a parameter: a momentum encoder's, or one that it keeps to some norm.
 
         A frozen one is a buffer. One that wants a gradient gets that of its new value, which is the parameter itself
-        for eager PyTorch.
+        for eager PyTorch. A program without writes in place says at its end what is `new`; then what has read the new
+        value was translated long ago, and it has to hand on its gradient by itself.
         """
         name, places = self.parameters[node], [n for n, own in self.parameters.items() if own == self.parameters[node]]
         if not self.names.writes_parameters:
@@ -304,12 +313,13 @@ class _Program(Walk):
             for place in places:
                 self.buffers[place] = self.parameters.pop(place)
                 set_role(self.started[place], Role.BUFFER)
-        elif len(places) > 1 or source is None:  # a tied one, or a program that says what is new at its end only
+        elif len(places) > 1 or (new is not None and not _is_revalued(new)):
             raise written(name, source)
         else:
-            new = self.op.composite("Detach", self.op.environment[node])
-            self.op.environment[node] = self.op.composite("Revalued", self.started[node], new)
             self.rewritten[node] = name
+            if new is None:
+                new = self.op.composite("Detach", self.op.environment[node])
+                self.op.environment[node] = self.op.composite("Revalued", self.started[node], new)
 
     def _decided(self, decisions: Sequence[Decision]) -> Decisions:
         """Make the numbers that conditions are about graph outputs."""
@@ -385,3 +395,9 @@ def _unheld(node: fx.Node, spec: InputSpec) -> CaptureError:
         f"the program takes a {spec.kind.name.lower()}, which no graph can hold", source=source_line(reader),
         way_out="pass what forward needs of it as tensors or numbers",
     )  # fmt: skip
+
+
+def _is_revalued(value: ir.Value) -> bool:
+    """Whether the gradient of a parameter's new value goes to the parameter."""
+    producer = value.producer()
+    return producer is not None and (producer.domain, producer.op_type) == (DOMAIN, "Revalued")

@@ -177,10 +177,11 @@ def skip_layer_normalization(
 def skip_simplified_layer_normalization(
     op: Builder, x: Value, skip: Value, gamma: Value, bias: Value | None = None, *, epsilon: float = 1e-12
 ) -> tuple[Value, Value, Value, Value]:
-    """RMSNormalization over the last axis of x + skip + bias; also gives that sum as its fourth output."""
+    """RMSNormalization over the last axis of x + skip + bias, whose mean is 0; also gives its moments and that sum."""
     total = _joined(x, skip, bias)
     y, inverse = op.call("", "SimplifiedLayerNormalization", [total, gamma], {"epsilon": epsilon}, 2)
-    return y, op.Identity(inverse), inverse, op.Identity(total)
+    mean = op.Expand(op.const(0.0), [*static_dims(x)[:-1], 1])
+    return y, mean, inverse, op.Identity(total)
 
 
 def _embed_types(inputs: Sequence[Any], **_: object) -> Types:

@@ -83,7 +83,7 @@ def _projected_attention(
         else:
             bias = summed(bias, mask_bias(op, mask, queries, keys, before, hidden, joined.dtype))
     if unidirectional and queries > 1:
-        bias = summed(bias, ahead(op, queries, keys, joined.dtype))
+        bias = summed(bias, ahead(op, before, queries, keys, joined.dtype))
     alike = static_dims(k) == static_dims(v)  # else they cannot be handed on as one
     present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0) if alike else None
     return together(op, attended(op, q, k, v, bias, scale)), present

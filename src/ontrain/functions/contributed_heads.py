@@ -56,9 +56,10 @@ def summed(a: Value | None, b: Value | None) -> Value | None:
     return b if a is None else a if b is None else a + b
 
 
-def ahead(op: Builder, queries: int, keys: int, dtype: ir.DataType) -> Value:
-    """Return what hides keys from the queries before them; the queries are the last of the keys' places."""
-    hidden = np.arange(keys) > np.arange(queries)[:, None] + (keys - queries)
+def ahead(op: Builder, past: int, queries: int, keys: int, dtype: ir.DataType) -> Value:
+    """Return what hides keys from the queries before them; as in onnxruntime the last query sees all keys."""
+    hidden = np.arange(keys) > np.arange(queries)[:, None] + past
+    hidden[-1] = False
     return op.const(np.where(hidden, float(dtype.min), 0.0)[None, None], dtype)
 
 

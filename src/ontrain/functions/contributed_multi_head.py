@@ -74,7 +74,7 @@ def multi_head_attention(
             raise refuse("a mask of cumulated lengths")
         added = summed(added, mask_bias(op, mask, queries, keys, before, mask_filter_value, query.dtype))
     if unidirectional and queries > 1:
-        added = summed(added, ahead(op, queries, keys, query.dtype))
+        added = summed(added, ahead(op, before, queries, keys, query.dtype))
     return together(op, attended(op, q, k, v, added, scale)), op.Identity(k), op.Identity(v)
 
 

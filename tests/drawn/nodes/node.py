@@ -16,13 +16,16 @@ from tests.drawn.draw import Draw
 from tests.drawn.families import Families
 from tests.drawn.judge import Tolerance, WrongResult, compare, oracle
 
-__all__ = ["Node", "attributes", "judge_node", "node", "stock_session"]
+__all__ = ["ROUNDED", "Node", "attributes", "judge_node", "node", "stock_session"]
 
 node = Families()
 """Families of nodes: a function of a draw that returns a Node."""
 
 VALUE = Tolerance(2e-4, 2e-5)
-IR_VERSION = 9
+ROUNDED = Tolerance(2e-4, 1.0)
+"""Of whole numbers that are rounded: a number halfway between two may become either."""
+IR_VERSION = 10
+VERSIONS = {"com.microsoft": 1, "ai.onnx.ml": 3}
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Node:
         attributes: by name.
         outputs: how many are asked for.
         opset: of the file.
+        domain: of the operator.
+        tolerance: of each output.
     """
 
     op_type: str
@@ -42,6 +47,8 @@ class Node:
     attributes: Mapping[str, Any]
     outputs: int = 1
     opset: int = 17
+    domain: str = ""
+    tolerance: Tolerance = VALUE
 
     def __str__(self) -> str:
         return f"{self.op_type} v{self.opset} {dict(self.attributes)} of {[*map(_shown, self.inputs)]}"
@@ -66,7 +73,7 @@ def judge_node(draw: Draw, family: str, drawn: list[str]) -> None:
     if len(expected) != len(actual):
         raise WrongResult(f"there are {len(actual)} outputs, not {len(expected)}")
     for i, (reference, output) in enumerate(zip(expected, actual, strict=True)):
-        compare(f"output {i}", reference, output, VALUE)
+        compare(f"output {i}", reference, output, case.tolerance)
 
 
 def _shown(array: Any) -> Any:
@@ -88,14 +95,16 @@ def _file(case: Node, arrays: Mapping[str, np.ndarray], constants: set[str]) -> 
         names.pop()
     outputs = [f"y{i}" for i in range(case.outputs)]
     graph = helper.make_graph(
-        [helper.make_node(case.op_type, names, outputs, **case.attributes)],
+        [helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)],
         "node",
         [_value(name, array) for name, array in arrays.items() if name not in constants],
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(arrays[name], name) for name in sorted(constants)],
     )
-    opset = helper.make_opsetid("", case.opset)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION).SerializeToString()
+    opsets = [helper.make_opsetid("", case.opset)]
+    if case.domain:
+        opsets.append(helper.make_opsetid(case.domain, VERSIONS[case.domain]))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
 
 
 def _value(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

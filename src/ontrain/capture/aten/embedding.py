@@ -35,9 +35,15 @@ def _frequencies(op: AtenBuilder, weight: Value, ids: Value) -> Value:
 
 @aten("embedding_renorm")
 def embedding_renorm(op: AtenBuilder, weight: Value, ids: Value, max_norm: float, norm_type: float) -> Value:
-    """The table with those rows that are looked up, and longer than the norm, shortened to it."""
+    """The table with those rows that are looked up, and longer than the norm, shortened to it.
+
+    In a program without writes in place, the result stands for the table itself, so it hands its gradient to the table.
+    """
     read = op.Greater(op.Unsqueeze(_frequencies(op, weight, ids), [1]), op.cast(0, weight.dtype))
-    return op.Where(read, shortened(op, weight, norm_type, [1], max_norm), weight)
+    new = op.Where(read, shortened(op, weight, norm_type, [1], max_norm), weight)
+    if "embedding_renorm_" in str(op.node.target):
+        return new
+    return op.composite("Revalued", weight, op.composite("Detach", new))
 
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")

@@ -127,7 +127,10 @@ def batch_norm_functional(
         y = batch_norm(op, x, weight, bias, running_mean, running_var, False, momentum, eps)
         return y, *_no_moments(op), running_mean, running_var
     y, mean, var = _batch_norm_training(op, x, weight, bias, running_mean, running_var, momentum, eps)
-    return y, *_saved_moments(op, x, eps), mean, var
+    assert mean is not None and var is not None, "the operator has running statistics"
+    # Of a module in halves torch says that these are in single precision; the buffers take them as halves.
+    types = [dtype_of(val.dtype) for val in op.node.meta["val"][3:]]
+    return y, *_saved_moments(op, x, eps), op.cast(mean, types[0]), op.cast(var, types[1])
 
 
 def _saved_moments(op: AtenBuilder, x: Value, eps: float) -> tuple[Value, Value]:

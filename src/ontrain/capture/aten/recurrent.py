@@ -113,7 +113,7 @@ def _recurrent(
     count = 2 if bidirectional else 1
     per = len(params) // (num_layers * count)
     # The projection of an LSTM with proj_size comes last.
-    length = _known_length(op, batch_first, lengths) if per % 2 else None
+    length = _known_length(op, batch_first, 0 if lengths is None else 1) if per % 2 else None
     if length is None:
         initial = [None if _is_zero(state) else state for state in initial]
     x = op.Transpose(x, perm=[1, 0, 2]) if batch_first else x
@@ -125,7 +125,7 @@ def _recurrent(
         if length is None:
             y, *finals = _layer(op, kind, x, lengths, states, directions)
         else:
-            y, *finals = projected_lstm(op, x, states, directions, length)
+            y, *finals = projected_lstm(op, x, states, directions, length, lengths)
         last.append(finals)
         # [T, D, B, H] as torch has it.
         x = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1]) if bidirectional else op.Squeeze(y, [1])
@@ -135,13 +135,9 @@ def _recurrent(
     return (op.Transpose(x, perm=[1, 0, 2]) if batch_first else x, *stacked)
 
 
-def _known_length(op: AtenBuilder, batch_first: bool, lengths: Value | None) -> int:
-    if lengths is not None:
-        raise op.refuse(
-            "an LSTM with proj_size over a packed sequence", "ONNX's LSTM has no projection, so it is unrolled",
-            "feed the padded batch and mask the loss, or project the layer's output by an nn.Linear",
-        )  # fmt: skip
-    length = op.input_shape(0)[1 if batch_first else 0]
+def _known_length(op: AtenBuilder, batch_first: bool, position: int) -> int:
+    """How many steps the operand at a position has."""
+    length = op.input_shape(position)[1 if batch_first else 0]
     if not isinstance(length, int):
         raise op.refuse(
             "an LSTM with proj_size over a length that varies", "ONNX's LSTM has no projection, so it is unrolled",
