@@ -46,7 +46,7 @@ from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
 from ontrain.training.ortmodule.trace import trace_call
-from ontrain.training.ortmodule.watch import Watch, check_hooks
+from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_within, put_back, warn_of_hooks
 
 __all__ = ["Engine"]
 
@@ -360,11 +360,13 @@ class Engine:
         self._captures += 1
         if first:
             self._numbers.count(args, kwargs)
+        hooks = hooks_within(self.module)
         captured = trace_call(
             self.module, args, kwargs, tensors, resized=resized,
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
+        warn_of_hooks(self.module)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
@@ -375,7 +377,8 @@ class Engine:
         )
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
-        self._cache.watch = self._watching(captured, repeated, followed)
+        with put_back(hooks):
+            self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
                       followed=followed, repeated=repeated)  # fmt: skip
