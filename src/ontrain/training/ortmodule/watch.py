@@ -100,13 +100,17 @@ class Watch:
         held = [
             attributes
             for submodule in self.modules
-            for attributes in (submodule.__dict__, _config(submodule), *helpers(submodule))
+            for attributes in (submodule.__dict__, _config(submodule), *self._helpers(submodule))
         ]
         kinds = {id(submodule.__dict__): type(submodule) for submodule in self.modules}
         for attributes in _unique(held):
             self._look_at(attributes, kinds.get(id(attributes)))
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
+
+    def _helpers(self, module: nn.Module) -> Iterator[dict[str, Any]]:
+        """The attributes of helper objects that forward may come to; a trainer may note its steps in others."""
+        return helpers(module, self._used.get(id(module.__dict__)))
 
     def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
         """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
