@@ -1,5 +1,6 @@
 """A method in the place of an ORTModule's forward, as TRL's trainers put one there."""
 
+import functools
 import types
 import warnings
 
@@ -14,10 +15,11 @@ def patch(model):
     """Give a model another forward, which calls the former one, or layers."""
     former = model.forward
 
-    def forward(self, x, *, layers=False):
+    @functools.wraps(former)
+    def other(self, x, *, layers=False):
         return self.second(self.first(x)) if layers else former(x) * 3
 
-    model.forward = types.MethodType(forward, model)
+    model.forward = types.MethodType(other, model)
 
 
 def test_a_method_that_calls_layers_in_the_place_of_forward_is_told_of_once():
@@ -25,7 +27,8 @@ def test_a_method_that_calls_layers_in_the_place_of_forward_is_told_of_once():
     x = torch.randn(5, 6, dtype=torch.float64)
     for module in (ours, eager):
         patch(module)
-    with pytest.warns(UserWarning, match="forward is in the place of this ORTModule's forward and has not called it"):
+    told = r"other \(.*test_put_forward.py:\d+\) is in the place of this ORTModule's forward and has not called it"
+    with pytest.warns(UserWarning, match=told):
         y = ours(x, layers=True)
     y.sum().backward()
     eager(x, layers=True).sum().backward()

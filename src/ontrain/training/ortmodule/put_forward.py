@@ -36,10 +36,18 @@ def told_of(forward: object, wrapper: nn.Module, runs: Callable[[], int]) -> obj
         if not told and wrapper.training and runs() == before:
             told = True
             warnings.warn(
-                f"{forward.__module__}.{forward.__qualname__} is in the place of this ORTModule's forward and has not "
-                "called it: what it calls of the module runs as plain PyTorch, and not as a graph",
+                f"{_named(forward.__func__)} is in the place of this ORTModule's forward and has not called it: what "
+                "it calls of the module runs as plain PyTorch, and not as a graph",
                 stacklevel=2,
             )
         return result
 
     return run
+
+
+def _named(function: Any) -> str:
+    """The name and place of a function itself: one that `functools.wraps` has dressed says another's."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return repr(function)
+    return f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
