@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ontrain.errors import (
@@ -104,4 +105,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# A program that shows its own INFO by `logging.basicConfig(level="INFO")` has not asked for a line per plan.
+if not logging.getLogger(__name__).level:
+    logging.getLogger(__name__).setLevel(logging.WARNING)
 serve_submodules()

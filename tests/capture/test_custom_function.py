@@ -492,3 +492,42 @@ def test_a_function_may_run_layers_of_the_module():
             module(x).pow(3).sum().backward()
         assert eager.inner[0].weight.grad.abs().max() > 0
         assert_same_gradients(ours, eager)
+
+
+class _Tiled(torch.autograd.Function):
+    """A product and its square, whose backward computes the product again, a tile at a time in one buffer."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return (x @ weight.t()).square()
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        dx, tile = torch.zeros_like(x), torch.empty(len(x), 2, dtype=x.dtype)
+        for start in range(0, len(weight), 2):
+            rows = slice(start, start + 2)
+            torch.mm(x, weight[rows].t(), out=tile)
+            tile.mul_(dy[:, rows])
+            dx += 3 * tile @ weight[rows]
+        return dx, None
+
+
+class Tiled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(3, 3), nn.Linear(3, 6)
+
+    def forward(self, x):
+        return _Tiled.apply(self.inner(x), self.head.weight)
+
+
+def test_a_backward_may_write_into_a_buffer_of_its_own():
+    ours, eager = pair(Tiled().double())
+    for rows in (4, 5):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x).sin().sum().backward()
+        assert_same_gradients(ours, eager, **DOUBLE)

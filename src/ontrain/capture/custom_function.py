@@ -180,7 +180,18 @@ class _Leaves(TorchFunctionMode):
                     reason="a graph would take them by what that was computed from, too",
                     way_out=f"write x = x.detach().requires_grad_(); or {BROKEN}",
                 )
+        if kwargs and kwargs.get("out") is not None and torch.is_grad_enabled():
+            return self._without_gradients(function, args, kwargs)
         return function(*args, **kwargs or {})
+
+    @staticmethod
+    def _without_gradients(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Write where `out` says. Autograd records no such call; it calls a backward without recording."""
+        _set_grad_enabled(False)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _set_grad_enabled(True)
 
 
 _SETS_REQUIRES_GRAD = cast("Any", torch.Tensor.requires_grad).__set__

@@ -30,7 +30,17 @@ from ontrain.capture.source import is_foreign
 from ontrain.capture.spelled_out import SpelledOut
 from ontrain.capture.value_slices import one_size_each
 from ontrain.errors import CaptureError
-from ontrain.internals import MODULE_STATE, available, injected, of, private, replaced, substituted, wrapped
+from ontrain.internals import (
+    MODULE_HOOKS,
+    MODULE_STATE,
+    available,
+    injected,
+    of,
+    private,
+    replaced,
+    substituted,
+    wrapped,
+)
 
 __all__ = [
     "AUTOCAST", "as_eager", "assigned_buffers", "same_parts", "shared_memory", "telling_grad_mode",
@@ -80,6 +90,8 @@ def tracing(
 def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`.
 
+    A hook that forward has removed stays removed: some remove themselves in their first call.
+
     Args:
         module: what is called within.
         state: whether tables of parameters, buffers and submodules are attributes, too.
@@ -102,6 +114,8 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
                 submodule.__dict__[name] = value
                 if items is None:
                     continue
+                if name.startswith(MODULE_HOOKS):
+                    items = {number: hook for number, hook in items.items() if number in value}
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)
 

@@ -16,7 +16,7 @@ from ontrain.session import TrainingSession
 from ontrain.training.following import Following, check_apart, check_parameter_hooks, check_replacement
 from ontrain.training.model_desc import ModelDescription
 from ontrain.training.ortmodule.repeating import refuse_writes
-from ontrain.training.ortmodule.watch import check_hooks, hooks_made
+from ontrain.training.ortmodule.watch import check_hooks, hooks_made, warn_of_hooks
 from ontrain.training.wrapping import DescribedModule, capture_described, labels_of, named_tensors
 
 __all__ = ["Form", "ModelSource", "ModuleSource", "check_parameter_names"]
@@ -131,6 +131,8 @@ class ModuleSource:
             check_hooks(self._module)
             check_parameter_hooks(self._module)
         captured = capture_described(module, batch, training=training, check=self._check)
+        if training:
+            warn_of_hooks(self._module)
         refuse_writes(module, captured, tuple(batch.values()))
         self._following.captured(captured.constants, training=training)
         trainable = [n for n, p in captured.parameters.items() if p.requires_grad and n not in self._frozen]

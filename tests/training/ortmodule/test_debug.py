@@ -46,6 +46,22 @@ def test_phases_are_said(caplog, monkeypatch):
     ]
 
 
+def test_a_program_that_logs_its_own_lines_sees_no_phases(tmp_path):
+    (tmp_path / "loop.py").write_text("""if True:
+        import logging
+        import torch
+        from ontrain.training.ortmodule import ORTModule
+        logging.basicConfig(level=logging.INFO)
+        model = ORTModule(torch.nn.Linear(2, 1))
+        model(torch.randn(3, 2))
+        logging.info("one epoch")
+        logging.getLogger("ontrain").setLevel(logging.INFO)
+        model(torch.randn(4, 2))
+    """)
+    done = run_file(tmp_path / "loop.py", tmp_path, timeout=300)
+    assert done.stderr.splitlines()[0] == "INFO:root:one epoch" and "INFO:ontrain.phases:planned" in done.stderr
+
+
 def test_phases_go_to_standard_error_where_nothing_logs(tmp_path):
     (tmp_path / "verbose.py").write_text("""if True:
         import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -64,6 +65,17 @@ def test_flops_of_a_step_are_those_of_eager() -> None:
             model(torch.ones(5, 4, dtype=torch.float64)).sum().backward()
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0
+
+
+def test_flops_of_a_step_are_those_of_eager_where_a_hook_notes_what_it_sees() -> None:
+    counts, sizes = [], list[torch.Size]()
+    for model in (network(), ORTModule(network())):
+        model[0].register_forward_hook(lambda _, args, result: sizes.append(result.shape))
+        with FlopCounterMode(display=False) as counter, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the hook
+            model(torch.ones(5, 4, dtype=torch.float64))
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0 and sizes[0] == sizes[-1]
 
 
 @contextmanager

@@ -250,6 +250,21 @@ def test_hooks_inside_are_refused_or_told_of(twins, x):
     torch.testing.assert_close(y, eager(x) * 2)
 
 
+def test_a_hook_that_removes_itself_is_called_once_and_not_warned_of(twins, x, recwarn):
+    for module in twins:
+
+        def double(_, args, output):
+            handle.remove()  # noqa: B023
+            return output * 2
+
+        handle = module.second.register_forward_hook(double)
+        first, second = module(x), module(x)
+        torch.testing.assert_close(first, 2 * second)
+        assert not module.second._forward_hooks
+    torch.testing.assert_close(*(module(x) for module in twins))
+    assert not recwarn.list
+
+
 def test_in_place_tricks_on_outputs(twins, x):
     for module in twins:
         y = module(x)

@@ -117,3 +117,22 @@ def test_where_no_size_may_vary_each_shape_is_traced_once(monkeypatch):
     assert len(tried) == 4
     model(torch.randn(2, 5, dtype=torch.float64))
     assert len(tried) == 5
+
+
+class Carded(Changing):
+    """Has a card on which a trainer notes each step, as the models of sentence-transformers have."""
+
+    def __init__(self):
+        super().__init__()
+        self.card = Settings()
+        self.card.logs = []
+
+
+def test_notes_on_an_object_that_forward_does_not_read_need_one_capture_more():
+    model = ORTModule(Carded())
+    x = torch.randn(2, 4)
+    for step in range(6):
+        model.card.logs.append({"step": step, "loss": model(x).sum().item()})
+    assert model._engine.captures == 2
+    model.settings.power = 7
+    torch.testing.assert_close(model(x), model.module(x))

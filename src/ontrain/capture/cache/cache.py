@@ -72,6 +72,7 @@ class CaptureCache:
     ) -> None:
         self._folder, self._module, self._call, self._tensors, self._names = folder, module, call, tensors, names
         self.reason: str | None = None
+        self._is_comparable = True
 
     @cached_property
     def _key(self) -> str:
@@ -90,16 +91,20 @@ class CaptureCache:
                     self.reason = None
                     return content
         except UncacheableError as error:
+            # Also where the capture takes the obstacle away, as a hook does that removes itself.
+            self._is_comparable = False
             self.reason = str(error)
         _logger.debug("not from the cache: %s", self.reason)
         return None
 
     def store(self, content: Callable[[list[list[int]], str, dict[str, str]], Content]) -> None:
-        """Write an entry.
+        """Write an entry, unless `load` could not compare the module.
 
         Args:
             content: given the shapes, hash and files of a trace, what to write.
         """
+        if not self._is_comparable:
+            return
         try:
             shapes = [list(tensor.shape) for tensor in self._tensors]
             files: set[str] = set()

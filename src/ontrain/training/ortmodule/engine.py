@@ -45,8 +45,13 @@ from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
+<<<<<<< HEAD
 from ontrain.training.ortmodule.trace import Axes, trace_call
 from ontrain.training.ortmodule.watch import Watch, check_hooks
+=======
+from ontrain.training.ortmodule.trace import trace_call
+from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_within, put_back, warn_of_hooks
+>>>>>>> h-scripts
 
 __all__ = ["Engine"]
 
@@ -362,11 +367,18 @@ class Engine:
         self._captures += 1
         if first:
             self._numbers.count(args, kwargs)
+<<<<<<< HEAD
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, resized=resized,
+=======
+        hooks = hooks_within(self.module)
+        captured = trace_call(
+            self.module, args, kwargs, tensors, resized=resized,
+>>>>>>> h-scripts
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
+        warn_of_hooks(self.module)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
@@ -377,7 +389,8 @@ class Engine:
         )
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
-        self._cache.watch = self._watching(captured, repeated, followed)
+        with put_back(hooks):
+            self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
         entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
                       followed=followed, repeated=repeated, next_axes=next_axes)  # fmt: skip

@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -113,10 +113,15 @@ def attributes_of(value: object) -> dict[str, Any]:
     return attributes
 
 
-def helpers(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Yield the attributes of the helper objects that a module holds, also in containers, and of those within."""
+def helpers(module: nn.Module, names: Container[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the attributes of the helper objects that a module holds, also in containers, and of those within.
+
+    Args:
+        module: what holds them.
+        names: in which attributes; None is all.
+    """
     file, seen = type(module).__module__, set[int]()
-    waiting = list(module.__dict__.values())
+    waiting = [value for name, value in module.__dict__.items() if names is None or name in names]
     while waiting:
         value = waiting.pop()
         if id(value) in seen:

@@ -24,6 +24,7 @@ from ontrain.training.ortmodule.fallback import Fallback, FallbackPolicy
 from ontrain.training.ortmodule.memory_budget import recomputation_of
 from ontrain.training.ortmodule.methods import rebound
 from ontrain.training.ortmodule.own_mode import enables_gradients
+from ontrain.training.ortmodule.put_forward import told_of
 from ontrain.training.ortmodule.refusals import TracedError
 from ontrain.training.ortmodule.special import with_special_methods
 
@@ -104,7 +105,7 @@ class ORTModule(nn.Module):
         if breaks not in ("allow", "refuse"):
             raise OptionError(f"breaks is {breaks!r}", way_out='give "allow" or "refuse"')
         own["_breaks"], own["_pieces"] = breaks == "allow", None
-        own["_engine"] = None
+        own["_engine"], own["_runs"] = None, 0
         for name in _SHARED:
             own[name] = module.__dict__[name]
         try:
@@ -131,6 +132,7 @@ class ORTModule(nn.Module):
         Warns:
             UserWarning: PyTorch answers, because `fallback` says so.
         """
+        self.__dict__["_runs"] += 1
         fallback = self._fallback
         if fallback.fallen:
             return self._wrapped(*args, **kwargs)
@@ -263,6 +265,8 @@ class ORTModule(nn.Module):
         return rebound(getattr(wrapped, name), wrapped, self)
 
     def __setattr__(self, name: str, value: object) -> None:
+        if name == "forward" and name in self.__dict__:
+            value = told_of(value, self, lambda: self._runs)
         if name in self.__dict__ or name in _OWN or name in vars(ORTModule):
             object.__setattr__(self, name, value)
         else:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import ALL, MORE, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
-from ontrain.internals import MODULE_HOOKS, of
+from ontrain.internals import MODULE_HOOKS, of, without_dispatch_modes
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
 
@@ -217,11 +217,14 @@ def _leave_unseen(module: nn.Module) -> None:
 
 
 def run(module: nn.Module, call: tuple[Any, Any]) -> list[torch.Tensor]:
-    """Call a module; return the tensors of its result. The generators of random numbers stay as they are."""
+    """Call a module; return the tensors of its result.
+
+    The generators of random numbers stay as they are, and what counts the operators around a step sees none.
+    """
     args, kwargs = copy.deepcopy(call)
     states = GeneratorStates()
     try:
-        with torch.random.fork_rng(), torch.enable_grad():
+        with torch.random.fork_rng(), torch.enable_grad(), without_dispatch_modes():
             return flatten(module(*args, **kwargs))[0]
     finally:
         states.restore()

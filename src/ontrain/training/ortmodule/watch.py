@@ -7,7 +7,8 @@ import operator
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -35,8 +36,9 @@ from ontrain.training.ortmodule.namespaces import (
 )
 from ontrain.training.ortmodule.scope import Scope
 
-__all__ = ["Watch", "check_hooks", "hooks_made"]
+__all__ = ["Watch", "check_hooks", "hooks_made", "hooks_within", "put_back", "warn_of_hooks"]
 
+Hooks = list[tuple[MutableMapping[int, Any], dict[int, Any]]]
 _MISSING = object()
 _UNSEEN = object()
 _OWN = frozenset(nn.Module().__dict__)  # "training" is part of the key of a capture, for it changes often
@@ -98,13 +100,17 @@ class Watch:
         held = [
             attributes
             for submodule in self.modules
-            for attributes in (submodule.__dict__, _config(submodule), *helpers(submodule))
+            for attributes in (submodule.__dict__, _config(submodule), *self._helpers(submodule))
         ]
         kinds = {id(submodule.__dict__): type(submodule) for submodule in self.modules}
         for attributes in _unique(held):
             self._look_at(attributes, kinds.get(id(attributes)))
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
+
+    def _helpers(self, module: nn.Module) -> Iterator[dict[str, Any]]:
+        """The attributes of helper objects that forward may come to; a trainer may note its steps in others."""
+        return helpers(module, self._used.get(id(module.__dict__)))
 
     def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
         """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
@@ -281,25 +287,61 @@ def check_hooks(module: nn.Module) -> None:
             operators.
 
     Warns:
-        UserWarning: a submodule has a forward hook, or all modules have one.
+        UserWarning: all modules have a forward hook.
     """
     _check_everywhere()
     for name, submodule in module.named_modules():
-        forward, forward_pre, backward, backward_pre = (
-            of(f"torch.nn.Module.{hooks}", submodule) for hooks in MODULE_HOOKS
-        )
-        if backward or backward_pre:
+        if any(_hooks_of(submodule)[2:]):
             raise CaptureError(
                 f"submodule {name!r} has a backward hook",
                 reason="its backward is part of one graph and calls nothing in between",
                 way_out="register the hook on its parameters or on the ORTModule, which both call it",
             )
+
+
+def warn_of_hooks(module: nn.Module) -> None:
+    """Warn of the hooks inside a module that no later call runs; asked after a capture, which some take for their own.
+
+    Lightning's summary, for example, registers hooks that note sizes and remove themselves.
+
+    Warns:
+        UserWarning: a submodule has a forward hook.
+    """
+    for name, submodule in module.named_modules():
+        forward, forward_pre, *_ = _hooks_of(submodule)
         if not all(inspects(hook) or is_deriving(hook) for hook in (*forward.values(), *forward_pre.values())):
             warnings.warn(
                 f"the forward hooks of submodule {name!r} run while the module is captured, and their code never "
                 "again: what they do to tensors is part of the graph, what they print is of the capture",
                 stacklevel=2,
             )
+
+
+def hooks_within(module: nn.Module) -> Hooks:
+    """Return the tables of hooks inside a module that are not empty, each with a copy."""
+    return [(table, dict(table)) for part in module.modules() for table in _hooks_of(part) if table]
+
+
+@contextmanager
+def put_back(hooks: Hooks) -> Iterator[None]:
+    """Have the hooks that were removed since back for a while.
+
+    A hook that removes itself in its first call is in the graph of that call, and in no other.
+    """
+    removed = [(table, {n: hook for n, hook in before.items() if n not in table}) for table, before in hooks]
+    for table, former in removed:
+        table.update(former)
+    try:
+        yield
+    finally:
+        for table, former in removed:
+            for number in former:
+                del table[number]
+
+
+def _hooks_of(module: nn.Module) -> list[MutableMapping[int, Any]]:
+    """The hooks of a module itself: forward, before forward, backward, before backward."""
+    return [of(f"torch.nn.Module.{hooks}", module) for hooks in MODULE_HOOKS]
 
 
 def _check_everywhere() -> None:
