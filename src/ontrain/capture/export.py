@@ -30,6 +30,7 @@ from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
+from ontrain.capture.parts import own_parts
 from ontrain.capture.questions import operators_noted
 from ontrain.capture.reads import Reads
 from ontrain.capture.source import user_frame
@@ -212,7 +213,7 @@ def _drawing(trace: Callable[[Run], Exported], draws: Draws) -> Exported:
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
     try:
-        with quiet(), detached_no_grad(), operators_noted():
+        with quiet(), own_parts(), detached_no_grad(), operators_noted():
             return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except CaptureError as error:
         raise _located(error) from error
@@ -313,8 +314,6 @@ class Flat(nn.Module):
         # A function, because torch.export puts containers among the attributes back as they were.
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
-        # While torch traces a module with shared parts, `self.module` is a stand-in, and so is each of its parts.
-        self._own: Callable[[], nn.Module] = lambda: module
         self._arguments = list(arguments.arguments)
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
@@ -333,29 +332,29 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(unchanged_attributes(self._own(), state=False))
+            stack.enter_context(unchanged_attributes(self.module, state=False))
             self._containers.refer_to_traced()
-            stack.enter_context(assigned_buffers(self._own()))
-            stack.enter_context(same_parts(self._own()))
+            stack.enter_context(assigned_buffers(self.module))
+            stack.enter_context(same_parts(self.module))
             for matrix in self.matrices:
                 matrix.assemble()
             for device, dtype in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             if self._eager:
                 stack.enter_context(as_eager())
-            tables = Tables(self._own(), self._containers.originals)
+            tables = Tables(self.module, self._containers.originals)
             stack.callback(tables.restore)
-            owners, versions = Owners(self._own(), tensors), list(map(version_of, tensors))
+            owners, versions = Owners(self.module, tensors), list(map(version_of, tensors))
             reads = self._reads
             noted = nullcontext() if reads is None else reads.noted()
-            with FrozenParameters(self._own()), noted, refused_iterators(tables.before):
+            with FrozenParameters(self.module), noted, refused_iterators(tables.before):
                 result = self._run(lambda: self._call(named))
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
             changes = tables.changes()
             rewritten = [place for place, tensor in enumerate(tensors) if version_of(tensor) != versions[place]]
             if self._leaves is not None:
-                attached, writes = list(attached_buffers(self._own())), [write for write, _ in changes]
+                attached, writes = list(attached_buffers(self.module)), [write for write, _ in changes]
                 known = {} if reads is None else reads.by_attributes()
                 self._leaves(Leavings(attached, writes, rewritten, known))
             written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]

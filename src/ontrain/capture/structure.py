@@ -69,6 +69,8 @@ def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torc
         return _group("mapping", type(value), list(value.keys()), list(value.values()), within)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return _group("namedtuple", type(value), list(value._fields), list(value), within)
+    if isinstance(value, slice):
+        return _group("slice", slice, ["start", "stop", "step"], [value.start, value.stop, value.step], within)
     if isinstance(value, tuple | list):
         return _group("sequence", type(value), list(range(len(value))), list(value), within)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -156,7 +158,7 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
     values = [_build(child, leaves) for child in spec.children]
     if spec.kind == "sparse":
         return assembled(values, spec.value)
-    if spec.kind == "namedtuple":
+    if spec.kind in ("namedtuple", "slice"):
         return kind(*values)
     if spec.kind == "sequence":
         return kind(values)

@@ -13,6 +13,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import EllipsisType
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from ontrain.sizes import Size
 
 __all__ = ["Tables", "Write", "is_same", "known_writes"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, type, Enum)
+_PLAIN = (bool, int, float, complex, str, bytes, range, EllipsisType, type(None), torch.dtype, torch.device, type, Enum)
 _SIZES = (torch.SymInt, torch.SymFloat)
 _FOLLOWED = 64
 """How many objects that forward has made are looked into for tensors."""
@@ -209,6 +210,8 @@ def is_same(was: Any, value: Any) -> bool:
         return False
     if type(value) in (list, tuple) and len(was) == len(value):
         return all(map(is_same, was, value))
+    if isinstance(value, slice):
+        return is_same([was.start, was.stop, was.step], [value.start, value.stop, value.step])
     return isinstance(value, _PLAIN) and bool(was == value)
 
 

@@ -147,3 +147,30 @@ def test_a_list_grows_as_in_eager():
     torch.testing.assert_close(model.history, eager.history)
     assert len(model.history) == 3
     assert wrapped._engine.captures == 1
+
+
+class Padded(nn.Module):
+    """Remembers for each length what it padded by, and where what it padded lies, and both lengths of the last call."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.widths, self.places, self.last = nn.Conv1d(2, 2, 3), {}, {}, None
+
+    def forward(self, x):
+        key = str(list(x.shape[2:]))
+        if key not in self.widths:
+            self.widths[key] = [2, 2]
+            self.places[key] = (Ellipsis, slice(1, -1, None))
+        y = self.layer(functional.pad(x, self.widths[key]))[self.places[key]]
+        self.last = slice(x.shape[2], y.shape[2]), range(3)
+        return y.square().mean()
+
+
+def test_slices_that_forward_remembers_are_there_in_later_calls():
+    eager = Padded().double()
+    model = copy.deepcopy(eager)
+    wrapped = ORTModule(model)
+    for rows, length in ((2, 5), (3, 5), (2, 7), (4, 5), (2, 9)):
+        x = torch.randn(rows, 2, length, dtype=torch.float64)
+        torch.testing.assert_close(wrapped(x), eager(x))
+        assert (model.widths, model.places, model.last) == (eager.widths, eager.places, eager.last)

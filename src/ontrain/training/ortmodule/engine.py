@@ -45,13 +45,8 @@ from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
-<<<<<<< HEAD
 from ontrain.training.ortmodule.trace import Axes, trace_call
-from ontrain.training.ortmodule.watch import Watch, check_hooks
-=======
-from ontrain.training.ortmodule.trace import trace_call
 from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_within, put_back, warn_of_hooks
->>>>>>> h-scripts
 
 __all__ = ["Engine"]
 
@@ -367,14 +362,9 @@ class Engine:
         self._captures += 1
         if first:
             self._numbers.count(args, kwargs)
-<<<<<<< HEAD
+        hooks = hooks_within(self.module)
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, resized=resized,
-=======
-        hooks = hooks_within(self.module)
-        captured = trace_call(
-            self.module, args, kwargs, tensors, resized=resized,
->>>>>>> h-scripts
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
