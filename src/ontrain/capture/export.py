@@ -213,7 +213,7 @@ def _drawing(trace: Callable[[Run], Exported], draws: Draws) -> Exported:
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
     try:
-        with quiet(), own_parts(), detached_no_grad(), operators_noted():
+        with quiet(), own_parts(flat), detached_no_grad(), operators_noted():
             return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except CaptureError as error:
         raise _located(error) from error

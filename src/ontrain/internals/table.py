@@ -82,7 +82,7 @@ TABLE: tuple[Row, ...] = (
     Row("torch.autograd.graph.saved_tensors_hooks.__enter__", "refuse hooks that change what autograd saves", None,
         "a forward with hooks on the tensors that autograd saves", replaced=True),
     Row("torch.fx.experimental.proxy_tensor._ModuleStackTracer.getattr", "show forward the module's own parts", None,
-        _CAPTURE, replaced=True),
+        "capturing a module with a part at two places", replaced=True),
     Row("torch.ctc_loss", "trace CTC as tensor operators", r.aligns, "capturing a CTC loss", replaced=True),
     Row("torch._subclasses.fake_impls.op_implementations_dict", "give the same slice the same size",
         t.holds_views, "a forward that writes through `view = x[:n]` with n out of a tensor", replaced=True),
