@@ -46,6 +46,7 @@ class Write:
             where the entry is gone.
         outputs: how many tensors of the graph the value consists of.
         is_repeatable: whether the value consists of tensors, sizes and plain values, so that it can be made again.
+        is_bare: whether it is an object without tensors, such as a set or an array, that forward has made.
     """
 
     table: Table
@@ -54,6 +55,7 @@ class Write:
     spec: Spec | None
     outputs: int = 0
     is_repeatable: bool = True
+    is_bare: bool = False
 
     @property
     def place(self) -> tuple[int, Any]:
@@ -75,6 +77,10 @@ class Write:
     def length(self) -> int:
         """How many items are written, if it is to a list."""
         return max(len(self.spec.children), 1) if self.spec is not None else 0
+
+    def of(self, entries: Mapping[Any, Any]) -> Any:
+        """What entries have in this place; of a list the items that were written last, None where there is nothing."""
+        return list(entries.values())[-self.length :] if self.name in (ALL, MORE) else entries.get(self.name)
 
     def value(self, tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Any:
         """The value when a call ends.
@@ -141,10 +147,7 @@ class Tables:
         self.before = [(table, table.entries()) for table in tables_of(module)]
 
     def changes(self) -> list[tuple[Write, list[torch.Tensor]]]:
-        """Return what was written since, and the tensors that each value consists of.
-
-        What forward has made beside tensors, sizes and plain values is no write, unless tensors are in it.
-        """
+        """Return what was written since, and the tensors that each value consists of."""
         changes: dict[tuple[int, Any], tuple[Write, list[torch.Tensor]]] = {}
         for table, before in self.before:
             for write, tensors in _changes(table, before, table.entries(), self._registered):
@@ -253,8 +256,9 @@ def _written(
     )
     if repeatable and all(t.layout is torch.strided and not t.is_complex() for t in tensors):
         yield Write(table, name, before, spec, len(tensors)), tensors
-    elif tensors or _holds_tensors(value):
-        yield Write(table, name, before, spec, is_repeatable=False), []
+    else:
+        bare = not tensors and not _holds_tensors(value)
+        yield Write(table, name, before, spec, is_repeatable=False, is_bare=bare), []
 
 
 def _is_fixed(name: Any) -> bool:

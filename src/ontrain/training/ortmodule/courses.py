@@ -126,8 +126,7 @@ def _agree(calls: Calls, restored: Calls, compared: Sequence[Write]) -> bool:
 
 
 def _value(write: Write, calls: Calls) -> Any:
-    after = calls.after[write.table.key]
-    return list(after.values())[-write.length :] if write.name in (ALL, MORE) else after.get(write.name)
+    return write.of(calls.after[write.table.key])
 
 
 def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:

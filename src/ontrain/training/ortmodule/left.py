@@ -1,4 +1,4 @@
-"""Tensors that a call leaves in objects, and that eager PyTorch's next call would read: the next one is refused."""
+"""What a call leaves in objects, and eager PyTorch's next call would read: the next one is refused."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ class Left:
 
     def error(self) -> CaptureError:
         """Return the refusal of a call that would read it."""
+        if self._write.is_bare:
+            return CaptureError(
+                f"forward computes with an object that the call before has left in {self._write}",
+                reason="a graph is for one such object; of what a call leaves it hands over tensors, numbers and texts",
+                way_out=f"keep the numbers of the object there, or in a buffer; or {BROKEN}",
+            )
         name = self._write.name
         buffer = name if isinstance(name, str) and name.isidentifier() else "state"
         return CaptureError(

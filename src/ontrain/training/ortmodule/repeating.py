@@ -134,8 +134,10 @@ def repetitions(
     for (write, names), course in zip(written, seen.each, strict=True):
         if course is Course.ONCE and names:
             course = _by_graph(captured, names)
-        elif write.is_repeatable:
+        elif write.is_repeatable or write.is_bare:
             course = _by_code(write, course, functions)
+        if write.is_bare and course in (Course.LOST, Course.EACH):  # no later call reads the object
+            continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error()
         own = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None

@@ -102,9 +102,10 @@ def _objects(
     originals = {id(copies[id(part)]): part for part in copies.get(id(copies), ()) if id(part) in copies}
     values = {}
     for write in writes:
-        if not write.is_repeatable and write.name in entries[write.table.key]:
+        own = entries[write.table.key]
+        if not write.is_repeatable and (write.name in own or write.name in (ALL, MORE)):
             with suppress(Exception):  # what autograd has computed is not copied
-                values[write.place] = copy.deepcopy(entries[write.table.key][write.name], dict(originals))
+                values[write.place] = copy.deepcopy(write.of(own), dict(originals))
     return values
 
 
