@@ -45,10 +45,6 @@ KNOWN = [
         reason="stock divides by other numbers than its own AveragePool, which we agree with",
     ),
     Known(
-        "calls", "refused", "branches on the values .*linalg (cov|corrcoef)", family="of_a_rectangle",
-        reason="torch asks the values of a tensor whether it divides by a number above 0",
-    ),
-    Known(
         "modules", "refused", "embedding bag scales its gradient by frequency", family="bag",
         reason="torch's kernel takes the counts of other rows",
     ),

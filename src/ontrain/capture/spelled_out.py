@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ontrain.capture.autocast import autocast_layers, lowered
+from ontrain.capture.covariances import correlation, covariance
 from ontrain.capture.library_operators import LibraryOperators
 from ontrain.capture.number_arrays import numbers_of
 from ontrain.capture.queries import QUERIES
@@ -224,6 +225,8 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.fill_diagonal_: _fill_diagonal,
     torch.Tensor.numpy: numbers_of,
     _DATA.__get__: torch.Tensor.detach,
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), covariance),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), correlation),
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),
     **{function: _power(function) for function in (torch.pow, torch.Tensor.pow, torch.Tensor.__pow__)},
 }
