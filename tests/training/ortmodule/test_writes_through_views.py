@@ -127,10 +127,10 @@ def test_two_equal_slices_up_to_a_number_out_of_a_tensor_are_as_long_as_one_anot
     [
         (lambda h: h.unfold(1, 3, 1), "windows that may overlap"),
         (lambda h: h.view(h.dtype), "a write through view that cannot be followed"),
-        # What has no translation leaves the program to torch's own way to follow writes.
-        (lambda h: nn.functional.hardshrink(h, 0.0).unfold(1, 2, 3), "a write through unfold that cannot be followed"),
+        # A write that has no translation leaves the program to torch's own way to follow writes.
+        (lambda h: h.clone().sgn_().unfold(1, 2, 3), "a write through unfold that cannot be followed"),
     ],
-    ids=["overlapping windows", "bits", "beside what has no translation"],
+    ids=["overlapping windows", "bits", "beside a write that has no translation"],
 )
 def test_what_cannot_be_followed_is_refused(view, said):
     class Writing(nn.Module):
@@ -143,3 +143,25 @@ def test_what_cannot_be_followed_is_refused(view, said):
     x = torch.randn(2, 6, 4, dtype=torch.float64)
     with pytest.raises(CaptureError, match=said):
         ORTModule(Writing())(x)
+
+
+def test_beside_what_has_no_translation_writes_are_followed():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+        def forward(self, x):
+            h = nn.functional.hardshrink((x * self.scale).tanh(), 0.2)
+            h.unfold(1, 2, 3).mul_(2)
+            return (h * x).sum()
+
+    eager = Writing()
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (2, 3):
+        x = torch.randn(rows, 6, 4, dtype=torch.float64)
+        losses = [module(x) for module in (ours, eager)]
+        torch.testing.assert_close(*losses)
+        for loss in losses:
+            loss.backward()
+        torch.testing.assert_close(ours.module.scale.grad, eager.scale.grad)

@@ -103,7 +103,7 @@ def _columns(op: AtenBuilder, x: Complex, start: int, end: int) -> Complex:
     return Complex(real, imag)
 
 
-@on_complex("linalg_svd", "_linalg_svd")
+@on_complex("linalg_svd")
 def svd(
     op: AtenBuilder, x: Complex, full_matrices: bool = True, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Complex, Value, Complex]:
@@ -111,6 +111,13 @@ def svd(
     full = {"full": 1} if full_matrices and compute_uv and rows != columns else {}
     s, *parts = op.composite("ComplexSvd", x.real, x.imag, outputs=5, **full)
     return Complex(*parts[:2]), s, Complex(*parts[2:])
+
+
+@on_complex("_linalg_svd")
+def thin_svd(
+    op: AtenBuilder, x: Complex, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Complex, Value, Complex]:
+    return svd(op, x, full_matrices, compute_uv)
 
 
 @on_complex("linalg_svdvals")

@@ -70,11 +70,16 @@ def _pivoted(op: AtenBuilder, pivot: bool) -> None:
         raise op.refuse("elimination without pivots", "rows are exchanged on a CPU in eager, too", "leave pivot=True")
 
 
-@aten("linalg_lu_factor_ex", "_lu_with_info")
+@aten("linalg_lu_factor_ex")
 def lu_factor_ex(op: AtenBuilder, x: Value, pivot: bool = True, check_errors: bool = False) -> tuple[Value, ...]:
     _pivoted(op, pivot)
     fixed_sizes(op)
     return op.composite("Lu", x, outputs=3)
+
+
+@aten("_lu_with_info")
+def lu_with_info(op: AtenBuilder, x: Value, pivot: bool = True, check_errors: bool = True) -> tuple[Value, ...]:
+    return lu_factor_ex(op, x, pivot, check_errors)
 
 
 @aten("linalg_lu_factor")

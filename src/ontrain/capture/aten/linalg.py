@@ -139,7 +139,7 @@ def eigvalsh(op: AtenBuilder, x: Value, UPLO: str = "L") -> Value:
     return eigh(op, x, UPLO)[0]
 
 
-@aten("linalg_svd", "_linalg_svd")
+@aten("linalg_svd")
 def svd(
     op: AtenBuilder, x: Value, full_matrices: bool = True, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[Value, Value, Value]:
@@ -147,6 +147,13 @@ def svd(
     full = int(full_matrices and compute_uv and rows != columns)
     s, u, vh = op.composite("Svd", x, outputs=3, full=full) if full else op.composite("Svd", x, outputs=3)
     return u, s, vh
+
+
+@aten("_linalg_svd")
+def thin_svd(
+    op: AtenBuilder, x: Value, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> tuple[Value, Value, Value]:
+    return svd(op, x, full_matrices, compute_uv)
 
 
 @aten("linalg_svdvals")
