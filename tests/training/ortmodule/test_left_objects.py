@@ -41,7 +41,7 @@ class First(nn.Module):
 
     def _is_first(self):
         if self.place == "dictionary":
-            return self.table.setdefault("own", made := self.make()) is made
+            return self.table.setdefault("own", new := self.make()) is new
         if self.place == "list":
             return not self.items and self.items.append(self.make()) is None
         if hasattr(self, "own"):
