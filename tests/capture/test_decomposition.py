@@ -231,8 +231,9 @@ def test_what_cannot_be_rewritten_names_a_way_that_trains_and_leaves_its_vmap():
         raise ValueError("no such thing")
 
     traced = torch.export.export(Calls(torch.vmap(lambda row: row.sin())), (torch.randn(2, 3),), strict=False)
+    said = "no such thing|dynamicLayerStack"  # torch 2.11 fails once more on its way out of the vmap
     with pytest.raises(
-        CaptureError, match=r"torch cannot write the traced program[\s\S]*no such thing[\s\S]*breaks=\"allow\""
+        CaptureError, match=rf"torch cannot write the traced program[\s\S]*({said})[\s\S]*breaks=\"allow\""
     ):
         decomposition._rewritten(traced, {torch.ops.aten.sin.default: fails}, frozenset())
     torch.randn(2, 3).requires_grad_()  # torch refuses this within a vmap
