@@ -120,7 +120,7 @@ def _compare(call: int, reference: Results, expected: Results, actual: Results, 
         exact, eager, ours = (tensors[name] for tensors in named)
         if eager is None or exact is None:
             continue
-        units = 6 if position < len(reference[0]) else 12
+        units = 6 if position < len(reference[0]) else 16
         _compare_tensor(f"{name} of call {call}", exact, eager, ours, units * precision.unit)
 
 
