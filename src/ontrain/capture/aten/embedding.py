@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.capture.aliases import mutates
 from ontrain.capture.aten.reduction import shortened
 from ontrain.capture.aten.registry import aten
 from ontrain.capture.context import AtenBuilder
@@ -41,7 +42,7 @@ def embedding_renorm(op: AtenBuilder, weight: Value, ids: Value, max_norm: float
     """
     read = op.Greater(op.Unsqueeze(_frequencies(op, weight, ids), [1]), op.cast(0, weight.dtype))
     new = op.Where(read, shortened(op, weight, norm_type, [1], max_norm), weight)
-    if "embedding_renorm_" in str(op.node.target):
+    if mutates(op.node):
         return new
     return op.composite("Revalued", weight, op.composite("Detach", new))
 
