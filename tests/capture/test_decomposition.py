@@ -31,6 +31,19 @@ class Calls(nn.Module):
         return self.layer(self.function(x))
 
 
+def assert_gradients_are_eagers(module, *shapes):
+    """Of parameters and of the input, for batches of these shapes."""
+    ours, eager = pair(module)
+    for shape in shapes:
+        x = torch.randn(shape, dtype=torch.float64)
+        leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
+        for module, leaf in zip((ours, eager), leaves, strict=True):
+            module.zero_grad()
+            module(leaf).square().sum().backward()
+        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-9, atol=1e-9)
+
+
 def _hardshrink(x):
     return functional.hardshrink(x, 0.3)
 
@@ -85,15 +98,7 @@ def test_what_detectors_ask_and_second_names_have_no_program_taken_apart(functio
     apart = []
     own = program.decomposed
     monkeypatch.setattr(program, "decomposed", lambda exported: apart.append(1) or own(exported))
-    ours, eager = pair(Calls(function).double())
-    for rows in (2, 4):
-        x = torch.randn(rows, 3, dtype=torch.float64)
-        leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
-        for module, leaf in zip((ours, eager), leaves, strict=True):
-            module.zero_grad()
-            module(leaf).square().sum().backward()
-        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-9, atol=1e-9)
+    assert_gradients_are_eagers(Calls(function).double(), (2, 3), (4, 3))
     assert not apart
 
 
@@ -260,15 +265,7 @@ def test_operators_are_taken_apart_where_they_stand_and_no_program_anew(monkeypa
     monkeypatch.setattr(
         torch.export.ExportedProgram, "run_decompositions", lambda *args: anew.append(1) or rewrite(*args)
     )
-    ours, eager = pair(Spectra())
-    for rows in (2, 3, 5):
-        x = torch.randn(rows, 4, dtype=torch.float64)
-        leaves = x.clone().requires_grad_(), x.clone().requires_grad_()
-        for module, leaf in zip((ours, eager), leaves, strict=True):
-            module.zero_grad()
-            module(leaf).square().sum().backward()
-        assert_same_gradients(ours, eager, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-9, atol=1e-9)
+    assert_gradients_are_eagers(Spectra(), (2, 4), (3, 4), (5, 4))
     assert not anew
 
 
