@@ -209,6 +209,49 @@ def test_images_are_captured_with_their_size_first_and_for_all_sizes_when_anothe
     assert captures == [1, 1, 2, 2, 2]
 
 
+@pytest.mark.parametrize(
+    ("form", "layer", "expected"),
+    [
+        ((1, 16, 16), nn.Conv2d(1, 4, 3), [1, 1, 2, 2]),  # a grey image
+        ((8, 16, 16), nn.Conv2d(8, 4, 3), [1, 1, 2, 2]),  # a square of many channels, as diffusion models take them
+        ((8, 16, 12), nn.Conv2d(8, 4, 3), [1, 1, 1, 1]),  # rows of heads, as a cache of keys has them
+        ((6, 4, 6, 6), nn.Conv3d(6, 4, 3), [1, 1, 2, 2]),  # a volume
+    ],
+)
+def test_what_has_the_form_of_images_keeps_its_sides_until_others_come(form, layer, expected):
+    ours, eager = pair(nn.Sequential(layer, nn.ReLU(), nn.Flatten(2)).double())
+    captures = []
+    for batch, more in [(2, 0), (4, 0), (2, 2), (3, 5)]:
+        x = torch.randn(batch, *form[:-1], form[-1] + more, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-9, atol=1e-12)
+        captures.append(ours._engine.captures)
+    assert captures == expected
+
+
+def test_images_one_by_one_leave_their_sides_as_they_are_when_a_batch_comes():
+    ours, eager = pair(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(2)).double())
+    for batch in (1, 2, 3):
+        x = torch.randn(batch, 3, 16, 20, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-9, atol=1e-12)
+    shapes = [list(entry.captured.model.graph.inputs[0].shape) for entry in ours._engine.entries]
+    assert len(shapes) == 2 and all(shape[1:] == [3, 16, 20] for shape in shapes)
+
+
+class Masked(nn.Module):
+    def forward(self, x, mask):
+        return (x @ x.mT + mask).softmax(-1) @ x
+
+
+def test_a_mask_of_one_head_varies_with_the_length_of_what_it_masks():
+    ours, eager = pair(Masked().double())
+    for length in (16, 24, 33):
+        x, mask = torch.randn(2, 1, length, 8).double(), torch.zeros(2, 1, length, length).double()
+        torch.testing.assert_close(ours(x[:, 0], mask[:, 0]), eager(x[:, 0], mask[:, 0]), rtol=1e-9, atol=1e-12)
+        x = x[:, 0]
+        torch.testing.assert_close(ours(x, mask), eager(x, mask), rtol=1e-9, atol=1e-12)
+    assert ours._engine.captures == 2  # one of each form
+
+
 class Scaled(nn.Module):
     """Hooks and decorators of its forward see what a call gives by position, and what by name."""
 

@@ -45,7 +45,7 @@ from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
 from ontrain.training.ortmodule.surroundings import surroundings
-from ontrain.training.ortmodule.trace import Axes, trace_call
+from ontrain.training.ortmodule.trace import Axes, FixedSizes, trace_call
 from ontrain.training.ortmodule.watch import Watch, check_hooks, hooks_within, put_back, warn_of_hooks
 
 __all__ = ["Engine"]
@@ -323,13 +323,14 @@ class Engine:
         others = [Site(entry, places) for entry in entries]
         masked = [site for site in others if site.entry.captured.masks and site.accepts(request.shapes)]
         request.draws.skip_masks(next((drawing_masks(site, request.tensors) for site in masked), None))
-        resized = any(s.entry not in request.tried and not s.accepts(request.shapes) for s in others)
+        misfits = [s for s in others if s.entry not in request.tried and not s.accepts(request.shapes)]
         course = next((entry.captured.course for entry in entries if entry.captured.course), None)
         first = not request.tried and not course
         axes = max((entry.next_axes for entry in entries), default=Axes.ALL)
         entry = self._capture(
-            request.args, request.kwargs, request.tensors, axes=axes, resized=resized, first=first, course=course
-        )
+            request.args, request.kwargs, request.tensors, axes=axes, misfits=[site.fixed_sizes() for site in misfits],
+            first=first, course=course,
+        )  # fmt: skip
         entries.append(new_path(entry, request.tried))
         site = Site(entries[-1], places)
         warn_of_courses(type(self.module).__name__, [entry.captured.course for entry in entries])
@@ -346,13 +347,13 @@ class Engine:
 
     def _capture(
         self, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *, axes: Axes,
-        resized: bool, first: bool, course: Course | None = None,
+        misfits: Sequence[FixedSizes], first: bool, course: Course | None = None,
     ) -> Entry:  # fmt: skip
         """Capture the module for a call.
 
         Args:
             axes: those whose sizes the graph leaves open.
-            resized: calls of this structure came in other sizes.
+            misfits: the sizes that captures which do not hold for the call want of its tensors.
             first: it takes no other path than an earlier call.
             course: the random numbers of an earlier call that the module branched on.
         """
@@ -364,7 +365,7 @@ class Engine:
             self._numbers.count(args, kwargs)
         hooks = hooks_within(self.module)
         captured, next_axes = trace_call(
-            self.module, args, kwargs, tensors, axes=axes, resized=resized,
+            self.module, args, kwargs, tensors, axes=axes, misfits=misfits,
             asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip

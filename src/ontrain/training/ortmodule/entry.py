@@ -229,6 +229,14 @@ class Site:
         self._accepted.add(shapes)
         return True
 
+    def fixed_sizes(self) -> list[list[int | None]]:
+        """The sizes that the capture wants of each of a call's tensors; None for those that it leaves open."""
+        shapes = {value.name: value.shape for value in self.entry.captured.model.graph.inputs}
+        ordered = dict(zip(self.order, self.entry.captured.input_names, strict=True))
+        return [
+            [size if isinstance(size, int) else None for size in shapes[ordered[i]] or ()] for i in range(len(ordered))
+        ]
+
     def ordered(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """A call's tensors in the order that the capture has."""
         return [tensors[i] for i in self.order]
