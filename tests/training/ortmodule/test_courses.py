@@ -1,0 +1,79 @@
+"""What becomes of entries that forward writes is told from trials as small as they can be."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from ontrain.training.ortmodule import ORTModule, trials
+
+
+class Classifier(nn.Module):
+    """Notes its task in its configuration, as the classifiers of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.config = nn.Linear(4, 3), {"problem": None}
+        self.register_buffer("ranks", torch.arange(3))
+
+    def forward(self, x, labels, mask=None):
+        y = self.layer(x) if mask is None else self.layer(x * mask)
+        if self.config["problem"] is None:
+            self.config["problem"] = "regression" if labels.is_floating_point() else "single_label_classification"
+        if self.config["problem"] == "regression":
+            return (y[:, 0] - labels).square().mean()
+        return nn.functional.cross_entropy(y, labels)
+
+
+class Wide(Classifier):
+    """Notes it only for batches of many rows."""
+
+    def forward(self, x, labels):
+        if len(x) < 4:
+            return self.layer(x).mean()
+        return super().forward(x, labels)
+
+
+class Counter(Classifier):
+    """Counts its calls, too."""
+
+    def forward(self, x, labels):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x, labels)
+
+
+def rows_of_trials(monkeypatch, module, *batch):
+    rows, run = [], trials.run
+
+    def noted(double, call):
+        rows.append(len(call[0][0]))
+        return run(double, call)
+
+    monkeypatch.setattr(trials, "run", noted)
+    ours = ORTModule(module)
+    ours(*batch).backward()
+    return rows, ours
+
+
+def test_a_note_that_the_next_call_finds_takes_two_trials_of_two_rows(monkeypatch):
+    module = Classifier()
+    rows, ours = rows_of_trials(monkeypatch, module, torch.randn(8, 4), torch.randint(3, (8,)), torch.ones(4))
+    assert rows == [2, 2]
+    assert module.config == {"problem": "single_label_classification"}
+    batch = torch.randn(5, 4), torch.randint(3, (5,)), torch.ones(4)
+    torch.testing.assert_close(ours(*batch), module(*batch))
+
+
+def test_a_note_that_small_calls_do_not_write_takes_trials_of_all_rows(monkeypatch):
+    module = Wide()
+    rows, _ = rows_of_trials(monkeypatch, module, torch.randn(8, 4), torch.randint(3, (8,)))
+    assert set(rows[:2]) == {2} and set(rows[2:]) == {8}
+    assert module.config == {"problem": "single_label_classification"}
+
+
+def test_a_number_beside_a_note_is_told_from_trials_of_all_rows(monkeypatch):
+    module = Counter()
+    rows, ours = rows_of_trials(monkeypatch, module, torch.randn(8, 4), torch.randint(3, (8,)))
+    assert 8 in rows
+    ours(torch.randn(8, 4), torch.randint(3, (8,)))
+    assert module.calls == 2
