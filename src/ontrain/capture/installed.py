@@ -33,12 +33,12 @@ def path_in_packages(file: str) -> str | None:
     path = Path(os.path.abspath(file))
     for entry in sys.path:
         parent = Path(os.path.abspath(entry))
-        if path.is_relative_to(parent) and path in _records(parent):
+        if path.is_relative_to(parent) and str(path) in _records(parent):
             return str(path.relative_to(parent))
     return None
 
 
-def _records(folder: Path) -> frozenset[Path]:
+def _records(folder: Path) -> frozenset[str]:
     try:
         return _recorded(folder, folder.stat().st_mtime_ns) if folder.is_dir() else frozenset()
     except OSError:  # of a process that may no longer read what it imported from
@@ -46,11 +46,11 @@ def _records(folder: Path) -> frozenset[Path]:
 
 
 @functools.cache
-def _recorded(folder: Path, changed: int) -> frozenset[Path]:
+def _recorded(folder: Path, changed: int) -> frozenset[str]:
     """The Python files that the records of a folder list, which was last changed at a time."""
     files: set[str] = set()
     for record in folder.glob("*.dist-info/RECORD"):
         with record.open(newline="", encoding="utf-8", errors="surrogateescape") as lines:
             names = (line[0] for line in csv.reader(lines) if line)
             files.update(os.path.normpath(os.path.join(folder, name)) for name in names if name.endswith(".py"))
-    return frozenset(map(Path, files))
+    return frozenset(files)
