@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, NoReturn
@@ -213,7 +213,7 @@ def _drawing(trace: Callable[[Run], Exported], draws: Draws) -> Exported:
 
 def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.export.ExportedProgram:
     try:
-        with quiet(), own_parts(flat), detached_no_grad(), operators_noted():
+        with quiet(), own_parts(flat), detached_no_grad(), operators_noted(), _computed_anew(shapes):
             return torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
     except CaptureError as error:
         raise _located(error) from error
@@ -221,6 +221,18 @@ def _export(flat: Flat, tensors: Sequence[torch.Tensor], shapes: Any) -> torch.e
         raise
     except Exception as error:  # the user's module and torch's tracer may raise anything
         raise _explained(error) from error
+
+
+def _computed_anew(shapes: Any) -> AbstractContextManager[Any]:
+    """Return a context in which a trace computes each result without values, if sizes vary.
+
+    Torch keeps such results, and looks one up by comparing sizes. That takes longer than computing it where sizes are
+    expressions: a quarter of the trace of a GPT-2, a third of a Swin's.
+    """
+    patch = available("torch._dynamo.config.patch")
+    varies = any((shapes or {}).get("tensors", ()))
+    context: AbstractContextManager[Any] = nullcontext()
+    return patch(fake_tensor_cache_enabled=False) if varies and patch is not None else context
 
 
 def _with_unread_cache(

@@ -127,7 +127,7 @@ TABLE: tuple[Row, ...] = (
     Row("torch.utils._sympy.value_ranges.bound_sympy", "know what no draw can change", t.bounds, _DECISIONS),
     Row("torch._dynamo.convert_frame.compile_lock", "have TorchDynamo compile nothing while a module is traced", None,
         "capturing in one thread while torch.compile compiles in another"),
-    Row("torch._dynamo.config.patch", "keep what was answered for one batch from others", None, _DECISIONS),
+    Row("torch._dynamo.config.patch", "compute results without values anew", None, _DECISIONS),
     *(
         Row(f"{owner}.{name}", "compare tensors by operators that a trace has", None,
             "capturing a forward that asks whether two tensors are the same", replaced=True)
