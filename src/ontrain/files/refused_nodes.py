@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 
 from ontrain.errors import GraphError
 from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
 
-__all__ = ["check_form", "check_range", "check_text", "without_empty_names"]
+__all__ = ["check_form", "check_range", "check_scales", "check_text", "without_empty_names"]
+
+_CHOICE = "QLinearWhere"
+_SCALES, _OF_RESULT = (2, 3, 5, 6, 7, 8), (7, 8)
+"""Positions of a choice's scales and zeros, and of those of its result."""
 
 
 def check_text(node: onnx.NodeProto) -> None:
@@ -69,6 +75,27 @@ def check_range(node: onnx.NodeProto) -> None:
         f"{node.op_type} {node.name!r} draws {said}",
         reason="there are none, and onnxruntime's process would end",
         way_out="export the model again; the file may be damaged",
+    )
+
+
+def check_scales(node: onnx.NodeProto, fixed: Collection[str]) -> None:
+    """Refuse a choice of bytes whose result has a constant scale and zero, but not each operand.
+
+    onnxruntime writes the operands' tables when the session is made, and reads all six scales and zeros for them.
+
+    Args:
+        node: of any operator.
+        fixed: names of values that are the same at each run.
+    """
+    if (node.domain, node.op_type) != ("com.microsoft", _CHOICE) or len(node.input) <= max(_SCALES):
+        return
+    if all(node.input[at] in fixed for at in _SCALES) or not all(node.input[at] in fixed for at in _OF_RESULT):
+        return
+    varying = ", ".join(node.input[at] for at in _SCALES if node.input[at] not in fixed)
+    raise GraphError(
+        f"{_CHOICE} {node.name or node.output[0]!r} has constant scales, and {varying} from elsewhere",
+        reason="onnxruntime's process would end",
+        way_out="make the scales and zeros all initializers, or use one of ontrain's providers",
     )
 
 
