@@ -61,8 +61,9 @@ def choice_of_bytes(rng, constant):
     held = [const(name, operands[name], np.asarray(operands[name]).dtype) for name in constant]
     names = ["c", "x", "xs", "xz", "y", "ys", "yz", "doubled", "zz"]
     nodes = [
-        node("Add", "zs zs", "doubled"), helper.make_node("QLinearWhere", names, ["z"], "chosen", domain="com.microsoft")
-    ]  # fmt: skip
+        node("Add", "zs zs", "doubled"),
+        helper.make_node("QLinearWhere", names, ["z"], "chosen", domain="com.microsoft"),
+    ]
     proto = onnx.ModelProto.FromString(file(nodes, inputs, [value("z", [4, 3], TensorProto.UINT8)], held, 20))
     proto.opset_import.add(domain="com.microsoft", version=1)
     return proto.SerializeToString(), fed

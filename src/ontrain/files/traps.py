@@ -4,8 +4,9 @@ These end its process: an integer divided by zero, the least integer divided by 
 is no number, but none or several, and an operand that is left out of several, or at the end of a LayerNormalization's,
 by an empty name. One never ends: a Loop whose count and condition let it run. Empty names at the end are dropped, which
 means the same, and other ones refused, as are random numbers of a range or a deviation that there are none of, whose
-draw ends it, too, and a choice of bytes (QLinearWhere) with some constant scales. Operators that take the sizes of an operand for granted end it where these are others
-(`ontrain.files.demands`). The rest become ordinary errors of a run by nodes that are put into the graph:
+draw ends it, too, and a choice of bytes (QLinearWhere) with some constant scales. Operators that take the sizes of an
+operand for granted end it where these are others (`ontrain.files.demands`). The rest become ordinary errors of a run by
+nodes that are put into the graph:
 
     Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
     SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
