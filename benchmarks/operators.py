@@ -153,7 +153,6 @@ NODES: Mapping[str, Node] = {
     "LRN": Node(_images, {"size": 5}),
     "RegexFullMatch": Node(_texts, {"pattern": "word1.*"}),
     "StringSplit": Node(_texts, {"delimiter": " "}, outputs=2),
-    "StringNormalizer": Node(_texts, {"case_change_action": "UPPER"}),
     "CategoryMapper": Node(_texts, _LABELS, domain=_ML),
     "Normalizer": Node(_rows, {"norm": "L2"}, domain=_ML),
 }  # fmt: skip

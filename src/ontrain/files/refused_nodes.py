@@ -10,9 +10,9 @@ from ontrain.errors import GraphError
 from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
 
-__all__ = ["check_form", "check_range", "check_scales", "check_text", "without_empty_names"]
+__all__ = ["check_form", "check_labels", "check_range", "check_scales", "check_text", "without_empty_names"]
 
-_CHOICE = "QLinearWhere"
+_CHOICE, _TREES = "QLinearWhere", "TreeEnsembleClassifier"
 _SCALES, _OF_RESULT = (2, 3, 5, 6, 7, 8), (7, 8)
 """Positions of a choice's scales and zeros, and of those of its result."""
 
@@ -97,6 +97,18 @@ def check_scales(node: onnx.NodeProto, fixed: Collection[str]) -> None:
         reason="onnxruntime's process would end",
         way_out="make the scales and zeros all initializers, or use one of ontrain's providers",
     )
+
+
+def check_labels(node: onnx.NodeProto) -> None:
+    """Refuse trees of one class that is a string: onnxruntime looks for a second one, and its process would end."""
+    if (node.domain, node.op_type) != ("ai.onnx.ml", _TREES):
+        return
+    if any(attribute.name == "classlabels_strings" and len(attribute.strings) == 1 for attribute in node.attribute):
+        raise GraphError(
+            f"{_TREES} {node.name or node.output[0]!r} has one class",
+            reason="onnxruntime's process would end at a row that is not of the class",
+            way_out="train it on two classes or more, or give it whole numbers: then the label is 1 or 0",
+        )
 
 
 def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:

@@ -14,7 +14,7 @@ __all__ = ["TRAPS", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
-    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere",
+    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere", b"TreeEnsembleClassifier",
     *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""

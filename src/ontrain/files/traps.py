@@ -35,7 +35,14 @@ from ontrain.files.element_types import Foreign, Types, given_types, result_type
 from ontrain.files.guard_errors import POSITION, ROUNDS
 from ontrain.files.guard_nodes import KIND, LARGEST, GuardNodes, scalar
 from ontrain.files.inner_graphs import subgraphs
-from ontrain.files.refused_nodes import check_form, check_range, check_scales, check_text, without_empty_names
+from ontrain.files.refused_nodes import (
+    check_form,
+    check_labels,
+    check_range,
+    check_scales,
+    check_text,
+    without_empty_names,
+)
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.size_guards import guard_sizes
 from ontrain.files.suspicion import TRAPS
@@ -132,6 +139,7 @@ class _Guard:
         guards = self._start.of_another_graph()
         for node in before:
             check_scales(node, self._fixed)
+            check_labels(node)
             if _follows(node, self._fixed):
                 self._fixed.update(node.output)
             self._look_at(node, types, known, guards)

@@ -118,12 +118,16 @@ class SmallModel:
 def _ahead_of(nodes: Sequence[onnx.NodeProto]) -> float:
     """How many numbers are fed where ontrain's kernel of some node is ahead on one thread."""
     records = [(recorded(node), node) for node in nodes]
-    return min((record.ahead_of(_bare(node)) for record, node in records if record is not None), default=0.0)
+    sizes = [_ahead_at(record, node) for record, node in records if record is not None]
+    return min(sizes, default=0.0)
 
 
-def _bare(node: onnx.NodeProto) -> ir.Node:
-    """A node that reads nothing, with the attributes of another."""
-    return ir.serde.deserialize_node(onnx.NodeProto(op_type=node.op_type, attribute=node.attribute))
+def _ahead_at(record: Operator, node: onnx.NodeProto) -> float:
+    if not callable(record.ahead_from):
+        return record.ahead_from
+    # A node that reads nothing: onnx_ir looks for what is read.
+    bare = onnx.NodeProto(op_type=node.op_type, attribute=node.attribute)
+    return record.ahead_of(ir.serde.deserialize_node(bare))
 
 
 def _are_texts(array: np.ndarray[Any, Any]) -> bool:

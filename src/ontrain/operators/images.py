@@ -18,6 +18,13 @@ from ontrain.operators.shapes import static_dims
 
 __all__ = ["affine_places", "scaled_size"]
 
+
+def _ahead_at_places(node: ir.Node) -> float:
+    """Onnxruntime takes few numbers in hand only where it weights four neighbours, and none beyond the image."""
+    is_plain = node.attributes.get_string("mode", "linear") in ("linear", "bilinear")
+    return 1 << 13 if is_plain and node.attributes.get_string("padding_mode", "zeros") == "zeros" else 1 << 11
+
+
 define("AffineGrid", settings=(1,), stock=Stock.COMPARED)
 define(
     "GridSample",
@@ -27,7 +34,7 @@ define(
         "padding_mode": ("zeros", "border", "reflection"),
     },
     stock=Stock.COMPARED,
-    ahead_from=1 << 11,
+    ahead_from=_ahead_at_places,
 )
 
 
