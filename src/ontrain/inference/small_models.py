@@ -38,6 +38,9 @@ _COMPARED = 2
 """Runs whose results are compared."""
 _HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 """Of weights whose products onnxruntime adds up in float32, and rounds later than ontrain."""
+_USUAL = [getattr(onnx.TensorProto, name) for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT32", "INT64")]
+_WIDTHS = {kind: onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize for kind in _USUAL}
+"""Bytes of a number by the usual element types."""
 _COMPUTED = (Stock.KERNEL, Stock.BODY, Stock.COMPARED)
 
 
@@ -140,7 +143,8 @@ def _are_texts(array: np.ndarray[Any, Any]) -> bool:
 
 def _is_larger(proto: onnx.ModelProto, size: int) -> bool:
     """Whether a model has more bytes; protobuf measures none of 2 GiB and more, and writes it out to do so."""
-    return bool(sum(math.prod(tensor.dims) for tensor in tensors_of(proto)) > size or proto.ByteSize() > size)
+    held = sum(math.prod(tensor.dims) * _WIDTHS.get(tensor.data_type, 1) for tensor in tensors_of(proto))
+    return bool(held > size or proto.ByteSize() > size)
 
 
 def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
