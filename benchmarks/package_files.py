@@ -144,14 +144,14 @@ def _microseconds(session: Any, feeds: Feeds, runs: int) -> float:
     return (time.thread_time_ns() - before) / runs / 1e3
 
 
-def measure(path: Path, feeds: Feeds, seconds: float) -> tuple[float, float]:
+def measure(model: Path | bytes, feeds: Feeds, seconds: float) -> tuple[float, float]:
     """Microseconds of a run of stock onnxruntime and of ontrain's provider, each of its fastest round."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    theirs = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    ours = ontrain.InferenceSession(path, providers=["TorchExecutionProvider"])
+    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ours = ontrain.InferenceSession(model, providers=["TorchExecutionProvider"])
     for session in (theirs, ours) * 3:
         session.run(None, feeds)
     runs = max(1, int(20_000 / _microseconds(theirs, feeds, 2)))

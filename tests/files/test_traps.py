@@ -45,3 +45,43 @@ def test_a_division_of_nothing_gives_nothing(op_type, shape, opset):
     (wanted,) = onnxruntime.InferenceSession(content).run(None, feeds)
     (result,) = InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feeds)
     np.testing.assert_array_equal(result, wanted, strict=True)
+
+
+SCALES = {"xs": np.float32(0.05), "xz": np.uint8(3), "ys": np.float32(0.06), "yz": np.uint8(5)}
+RESULT = {"zs": np.float32(0.07), "zz": np.uint8(9)}
+STEPS = {name: np.asarray(number) for name, number in {**SCALES, **RESULT}.items()}
+
+
+def choice_of_bytes(rng, constant):
+    """A QLinearWhere with some operands constant, and its feeds; `doubled` is a scale that a node makes."""
+    x, y = rng.integers(0, 256, (2, 4, 3)).astype(np.uint8)
+    operands = {"c": rng.random((4, 3)) > 0.5, "x": x, **SCALES, "y": y, **RESULT}
+    fed = {name: np.asarray(array) for name, array in operands.items() if name not in constant}
+    inputs = [value(n, a.shape, helper.np_dtype_to_tensor_dtype(a.dtype)) for n, a in fed.items()]
+    held = [const(name, operands[name], np.asarray(operands[name]).dtype) for name in constant]
+    names = ["c", "x", "xs", "xz", "y", "ys", "yz", "doubled", "zz"]
+    nodes = [
+        node("Add", "zs zs", "doubled"),
+        helper.make_node("QLinearWhere", names, ["z"], "chosen", domain="com.microsoft"),
+    ]
+    proto = onnx.ModelProto.FromString(file(nodes, inputs, [value("z", [4, 3], TensorProto.UINT8)], held, 20))
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    return proto.SerializeToString(), fed
+
+
+@pytest.mark.parametrize("constant", [[*RESULT], [*RESULT, "xs", "ys"], [*RESULT, "xz", "ys", "yz"]], ids="".join)
+def test_a_choice_of_bytes_with_some_constant_scales_runs_on_ontrains_provider_only(rng, constant):
+    model, fed = choice_of_bytes(rng, constant)
+    with pytest.raises(ValueError, match=r"QLinearWhere 'chosen' has constant scales, and x.* from elsewhere"):
+        InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = InferenceSession(model, providers=["TorchExecutionProvider"])
+    whole, _ = choice_of_bytes(rng, [])
+    wanted = onnxruntime.InferenceSession(whole).run(None, {**fed, **STEPS})[0]
+    for _ in range(5):  # onnxruntime may be asked for a small model's later runs
+        np.testing.assert_array_equal(session.run(None, fed)[0], wanted)
+
+
+@pytest.mark.parametrize("constant", [[], [*SCALES, *RESULT], [*SCALES], ["zs"]], ids="".join)
+def test_a_choice_of_bytes_with_other_scales_runs_on_onnxruntime(rng, constant):
+    model, fed = choice_of_bytes(rng, constant)
+    InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, fed)

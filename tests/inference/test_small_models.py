@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -19,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import ontrain
-from ontrain.inference.small_models import SmallModel
+from ontrain.inference.small_models import SmallModel, equal_results
 from tests.inference.short_ways import count_answers
 from tests.threads import at_once
 
@@ -165,6 +166,52 @@ def test_models_that_are_no_small_ones(reason, rng):
     else:
         nodes = [helper.make_node("Optional", ["x"], ["o"]), helper.make_node("OptionalGetElement", ["o"], ["y"])]
     assert SmallModel.of(_model(nodes, [_floats("x", None)], [_floats("y", None)], weights)) is None
+
+
+SPLIT = helper.make_node("StringSplit", ["x"], ["y", "n"], delimiter=" ")
+ENCODE = helper.make_node("OneHotEncoder", ["x"], ["y"], domain="ai.onnx.ml", cats_int64s=[3, 0, 2])
+
+
+def _of_one_node(kind):
+    """A file of one node, and what is fed it: more than small models are fed on several threads."""
+    if kind == "texts":
+        nodes, elements, x = [SPLIT], (onnx.TensorProto.STRING, onnx.TensorProto.INT64), ["a  b", "c", " d "] * 3000
+    else:
+        nodes, elements, x = [ENCODE], (onnx.TensorProto.FLOAT,), [0, 1, 2, 3] * 3000
+    x = np.array(x, object if kind == "texts" else np.int64)
+    inputs = [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), [None])]
+    outputs = [helper.make_tensor_value_info(n, e, None) for n, e in zip(nodes[0].output, elements, strict=True)]
+    proto = _model(nodes, inputs, outputs)
+    proto.opset_import.add(domain="ai.onnx.ml", version=3)
+    return proto.SerializeToString(), {"x": x}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["texts", "numbers"])
+def test_on_one_thread_a_single_node_is_onnxruntimes_whatever_it_is_fed(served, kind, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        _as_stock(*_of_one_node(kind), runs=6)
+    finally:
+        torch.set_num_threads(before)
+    assert (served[0] > 0) == (threads == 1)
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"c"])
+def test_what_is_no_text_among_texts_is_not_onnxruntimes(served, wrong):
+    model, _ = _of_one_node("texts")
+    session = _as_stock(model, {"x": np.array(["a b", "c"], object)})
+    before = served[0]
+    assert before
+    session.run(None, {"x": np.array(["a b", wrong], object)})
+    assert served[0] == before
+
+
+def test_a_sum_near_zero_is_as_exact_as_the_largest():
+    a, b = np.array([4000.0, 0.001], np.float32), np.array([4000.0, 0.002], np.float32)
+    assert equal_results([a], [b], 1e-5) and not equal_results([a], [a + 1], 1e-5)
+    assert not equal_results([a / 4000], [b / 2000], 1e-5)
 
 
 def test_threads_share_a_small_model(rng):

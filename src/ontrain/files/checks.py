@@ -47,6 +47,8 @@ _SWITCHES = frozenset({
 _LARGEST = 2**31 - 1
 _DEEPEST_MESSAGE = 200
 # A copy of a tensor's data is made by looking at it.
+_VALUES = frozenset({"f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs"})
+_STRING, _MESSAGE = (getattr(onnx.TensorProto.DESCRIPTOR.fields[0], f"TYPE_{kind}") for kind in ("STRING", "MESSAGE"))
 _TENSOR_TEXT = [onnx.TensorProto.DESCRIPTOR.fields_by_name[name] for name in ("name", "doc_string", "external_data")]
 
 
@@ -64,26 +66,23 @@ def _check_text(message: Any, name: str, depth: int) -> None:
     """Refuse names that are no text, which protobuf hands out as bytes, and messages too deep for recursion."""
     if depth > _DEEPEST_MESSAGE:
         raise GraphError(f"{name} nests messages more than {_DEEPEST_MESSAGE} deep")
-    texts, messages = _fields(message.DESCRIPTOR)
-    for field in texts:
-        value = getattr(message, field)
-        for text in [value] if isinstance(value, str | bytes) else value:
-            if isinstance(text, bytes):
-                raise GraphError(f"{name} has a {field} that is no text", reason=f"it is {text[:40]!r}")
-    for field in messages:
-        value = getattr(message, field)
-        if not hasattr(value, "DESCRIPTOR"):
-            for inner in value:
+    for field, value in _stated(message):
+        kind = field.type
+        if kind == _MESSAGE:
+            for inner in (value,) if hasattr(value, "DESCRIPTOR") else value:
                 _check_text(inner, name, depth + 1)
-        elif message.HasField(field):
-            _check_text(value, name, depth + 1)
+        elif kind == _STRING:
+            for text in (value,) if isinstance(value, str | bytes) else value:
+                if isinstance(text, bytes):
+                    raise GraphError(f"{name} has a {field.name} that is no text", reason=f"it is {text[:40]!r}")
 
 
-@cache
-def _fields(kind: Any) -> tuple[list[str], list[str]]:
-    """The fields of a kind of message that hold text, and those that hold messages."""
-    fields = kind.fields if kind != onnx.TensorProto.DESCRIPTOR else _TENSOR_TEXT
-    return [f.name for f in fields if f.type == f.TYPE_STRING], [f.name for f in fields if f.type == f.TYPE_MESSAGE]
+def _stated(message: Any) -> Iterable[tuple[Any, Any]]:
+    """The fields that are there, with their values; of a tensor without its data."""
+    if isinstance(message, onnx.TensorProto):
+        return [(field, getattr(message, field.name)) for field in _TENSOR_TEXT]
+    fields: list[tuple[Any, Any]] = message.ListFields()
+    return fields
 
 
 class _Form:
@@ -315,8 +314,7 @@ def _attribute(attribute: onnx.AttributeProto, text: str, *, classical: bool) ->
         raise GraphError(
             f"attribute {name!r} is of type {_kind(attribute.type)}", node=text, reason="training knows no such values"
         )
-    filled = [f for f in ("f", "i", "s", "t", "g") if attribute.HasField(f)]
-    filled += [f for f in ("floats", "ints", "strings", "tensors", "graphs") if len(getattr(attribute, f))]
+    filled = [stated.name for stated, _ in attribute.ListFields() if stated.name in _VALUES]
     # IR version 3 writers leave the field of a zero or an empty list out.
     if any(f != field for f in filled):
         raise GraphError(f"attribute {name!r} holds {', '.join(filled)} where its type says {field}", node=text)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx
 
 from ontrain.errors import GraphError
 from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
 
-__all__ = ["check_form", "check_range", "check_text", "without_empty_names"]
+__all__ = ["check_form", "check_labels", "check_range", "check_scales", "check_text", "without_empty_names"]
+
+_CHOICE, _TREES = "QLinearWhere", "TreeEnsembleClassifier"
+_SCALES, _OF_RESULT = (2, 3, 5, 6, 7, 8), (7, 8)
+"""Positions of a choice's scales and zeros, and of those of its result."""
 
 
 def check_text(node: onnx.NodeProto) -> None:
@@ -70,6 +76,39 @@ def check_range(node: onnx.NodeProto) -> None:
         reason="there are none, and onnxruntime's process would end",
         way_out="export the model again; the file may be damaged",
     )
+
+
+def check_scales(node: onnx.NodeProto, fixed: Collection[str]) -> None:
+    """Refuse a choice of bytes whose result has a constant scale and zero, but not each operand.
+
+    onnxruntime writes the operands' tables when the session is made, and reads all six scales and zeros for them.
+
+    Args:
+        node: of any operator.
+        fixed: names of values that are the same at each run.
+    """
+    if (node.domain, node.op_type) != ("com.microsoft", _CHOICE) or len(node.input) <= max(_SCALES):
+        return
+    if all(node.input[at] in fixed for at in _SCALES) or not all(node.input[at] in fixed for at in _OF_RESULT):
+        return
+    varying = ", ".join(node.input[at] for at in _SCALES if node.input[at] not in fixed)
+    raise GraphError(
+        f"{_CHOICE} {node.name or node.output[0]!r} has constant scales, and {varying} from elsewhere",
+        reason="onnxruntime's process would end",
+        way_out="make the scales and zeros all initializers, or use one of ontrain's providers",
+    )
+
+
+def check_labels(node: onnx.NodeProto) -> None:
+    """Refuse trees of one class that is a string: onnxruntime looks for a second one, and its process would end."""
+    if (node.domain, node.op_type) != ("ai.onnx.ml", _TREES):
+        return
+    if any(attribute.name == "classlabels_strings" and len(attribute.strings) == 1 for attribute in node.attribute):
+        raise GraphError(
+            f"{_TREES} {node.name or node.output[0]!r} has one class",
+            reason="onnxruntime's process would end at a row that is not of the class",
+            way_out="train it on two classes or more, or give it whole numbers: then the label is 1 or 0",
+        )
 
 
 def _takes_any_number(node: onnx.NodeProto, opset: int) -> bool:

@@ -14,7 +14,8 @@ __all__ = ["TRAPS", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
-    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", *DEMANDING,
+    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere", b"TreeEnsembleClassifier",
+    *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _EXTERNAL = b"location"

@@ -4,8 +4,9 @@ These end its process: an integer divided by zero, the least integer divided by 
 is no number, but none or several, and an operand that is left out of several, or at the end of a LayerNormalization's,
 by an empty name. One never ends: a Loop whose count and condition let it run. Empty names at the end are dropped, which
 means the same, and other ones refused, as are random numbers of a range or a deviation that there are none of, whose
-draw ends it, too. Operators that take the sizes of an operand for granted end it where these are others
-(`ontrain.files.demands`). The rest become ordinary errors of a run by nodes that are put into the graph:
+draw ends it, too, and a choice of bytes (QLinearWhere) with some constant scales. Operators that take the sizes of an
+operand for granted end it where these are others (`ontrain.files.demands`). The rest become ordinary errors of a run by
+nodes that are put into the graph:
 
     Div(a, b)          →   Div(a, b′),   b′ = the b of Gather([b], whether a / b has no answer)
     SequenceAt(s, i)   →   SequenceAt(s, Reshape(i, [])), and so SequenceInsert and SequenceErase
@@ -20,7 +21,7 @@ Divisors that are constant and neither zero nor minus one stay as they are, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,14 @@ from ontrain.files.element_types import Foreign, Types, given_types, result_type
 from ontrain.files.guard_errors import POSITION, ROUNDS
 from ontrain.files.guard_nodes import KIND, LARGEST, GuardNodes, scalar
 from ontrain.files.inner_graphs import subgraphs
-from ontrain.files.refused_nodes import check_form, check_range, check_text, without_empty_names
+from ontrain.files.refused_nodes import (
+    check_form,
+    check_labels,
+    check_range,
+    check_scales,
+    check_text,
+    without_empty_names,
+)
 from ontrain.files.schemas import imports_of, schema_of
 from ontrain.files.size_guards import guard_sizes
 from ontrain.files.suspicion import TRAPS
@@ -101,6 +109,8 @@ class _Guard:
         """Element types of what the graph gives that was guarded last."""
         self._shapes: dict[str, Sequence[int]] = {}
         """Shapes that are certain."""
+        self._fixed: set[str] = set()
+        """Names of values that are the same at each run."""
 
     def learn(self, graph: onnx.GraphProto, shapes_hold: bool) -> None:
         """Note certain shapes: those of weights, and of inputs, which onnxruntime compares with what is fed."""
@@ -120,12 +130,18 @@ class _Guard:
                 types[value.name] = value.type.tensor_type.elem_type
         for tensor in graph.initializer:
             types[tensor.name] = tensor.data_type
-            if tensor.name not in inputs and tensor.data_type in INTEGERS:
-                known[tensor.name] = tensor
+            if tensor.name not in inputs:
+                self._fixed.add(tensor.name)
+                if tensor.data_type in INTEGERS:
+                    known[tensor.name] = tensor
         before = list(graph.node)
         del graph.node[:]
         guards = self._start.of_another_graph()
         for node in before:
+            check_scales(node, self._fixed)
+            check_labels(node)
+            if _follows(node, self._fixed):
+                self._fixed.update(node.output)
             self._look_at(node, types, known, guards)
             outputs, arguments = list(node.output), given_types(node, types)
             within = {**types, **arguments} if arguments else types
@@ -253,6 +269,12 @@ class _Guard:
         body.node.extend(guards.nodes)
         body.output[0].CopyFrom(scalar(go, KIND.BOOL))
         body.output.insert(1, scalar(more, KIND.INT64))
+
+
+def _follows(node: onnx.NodeProto, fixed: Collection[str]) -> bool:
+    """Whether a node's results follow from values that are the same at each run."""
+    draws = node.op_type.startswith("Random")
+    return not draws and not any(subgraphs(node)) and all(name in fixed for name in node.input if name)
 
 
 def _of_sequences(node: onnx.NodeProto) -> bool:

@@ -61,13 +61,16 @@ def machine_of(node: ir.Node) -> Machine:
             weights = coefficients.reshape(-1, 1)
         else:
             sizes = np.asarray(a.get("vectors_per_class", ()), np.int64)
+            if len(sizes) == 1:
+                raise ValueError("its support vectors are all of one class, which there is no other to tell from")
             vectors = _vectors(a, int(sizes.sum())) if len(sizes) else None
             weights = _paired(coefficients, sizes) if len(sizes) else coefficients.reshape(class_count(a), -1).T
     except ValueError as error:
         raise GraphError(
             f"the attributes of {node.op_type} do not fit one another", node=describe(node), reason=str(error)
         ) from error
-    return Machine(str(a["kernel_type"]), gamma, shift, degree, vectors, np.ascontiguousarray(weights), rho)
+    kernel = "LINEAR" if vectors is None else str(a["kernel_type"])  # as in onnxruntime
+    return Machine(kernel, gamma, shift, degree, vectors, np.ascontiguousarray(weights), rho)
 
 
 def _vectors(a: dict[str, Any], count: int) -> Array:

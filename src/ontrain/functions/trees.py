@@ -336,7 +336,7 @@ def _regressor_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:
 def _classifier_types(node: ir.Node) -> list[tuple[ir.DataType, ir.Shape]]:
     a, rows = attributes_of(node, {}), _rows(node.inputs[0])
     label = ir.DataType.STRING if a.get("classlabels_strings") else ir.DataType.INT64
-    return [(label, ir.Shape([rows])), (ir.DataType.FLOAT, ir.Shape([rows, max(class_count(a), 2)]))]
+    return [(label, ir.Shape([rows])), (ir.DataType.FLOAT, ir.Shape([rows, class_count(a) or 2]))]
 
 
 register_inference("TreeEnsemble", _regressor_types, ML)

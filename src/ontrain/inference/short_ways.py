@@ -16,6 +16,8 @@ __all__ = ["ShortWays"]
 class ShortWays:
     """The last plan's way, if it has one, and a small model's as a whole.
 
+    The plan's comes first, but not for a node or two: onnxruntime may have a kernel where the plan has a body.
+
     Args:
         of_plan: gives a plan's way; None for a provider whose plans have none.
         small: the model, if it is a small one.
@@ -41,9 +43,17 @@ class ShortWays:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any] | None:
         """Return the results; None where there is no way for such feeds."""
+        small = self._small
+        if small is None:
+            return self._by_plan(output_names, feeds)
+        results = small.run(output_names, feeds) if small.is_few else None
+        if results is not None:
+            return results
         results = self._by_plan(output_names, feeds)
-        if results is None and self._small is not None:
-            return self._small.run(output_names, feeds)
+        if results is None:
+            return None if small.is_few else small.run(output_names, feeds)
+        if small.is_few:
+            self.compare(output_names, feeds, results)
         return results
 
     def compare(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], results: Sequence[Any]) -> None:

@@ -40,7 +40,7 @@ from ontrain.operators.agreement import broadcast, operand_of as operand_of, siz
 from ontrain.operators.classical import ML
 from ontrain.operators.complex_linalg import parts_of_whole as parts_of_whole, whole_matrix as whole_matrix
 from ontrain.operators.contributed import MICROSOFT
-from ontrain.operators.conv import resolved_pads
+from ontrain.operators.conv import pads_by_size, resolved_pads
 from ontrain.operators.division import check_divisor, divided
 from ontrain.operators.einsum import subscripts as subscripts
 from ontrain.operators.emit import Attribute, Constant, Emit, Emitter, Operand, Several, Value, each
@@ -168,6 +168,7 @@ __all__ = [
     "size_of",
     "ML",
     "MICROSOFT",
+    "pads_by_size",
     "resolved_pads",
     "check_divisor",
     "divided",

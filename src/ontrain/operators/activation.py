@@ -80,7 +80,7 @@ def sigmoid_gradient(op: Op, dy: Value, x: Value) -> Adjoints:
     return op.composite("SigmoidGrad", dy, op.outputs[0])
 
 
-define("Softplus", POINTWISE, stock=Stock.KERNEL)
+define("Softplus", POINTWISE, stock=Stock.KERNEL, ahead_from=1 << 12)
 elementwise("Softplus", lambda op, x, y: op.Sigmoid(x))
 define("Softsign", ELEMENTWISE, stock=Stock.COMPARED)
 elementwise("Softsign", lambda op, x, y: op.Pow(1 + op.Abs(x), -2.0))
@@ -138,7 +138,7 @@ def leaky_relu(op: Op, dy: Value, x: Value, *, alpha: float) -> Adjoints:
     return op.composite("LeakyReluGrad", dy, x, alpha=alpha)
 
 
-define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,), stock=Stock.KERNEL)
+define("PRelu", ELEMENTWISE, precision=Precision.FOLLOWS, overwrites=(0,), stock=Stock.KERNEL, ahead_from=1 << 13)
 
 
 @gradient("PRelu")
@@ -217,7 +217,7 @@ def hardtanh(
     return dy if outside is None else op.Where(outside, 0.0, dy), None, None
 
 
-define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS, stock=Stock.COMPARED)
+define("Mish", ELEMENTWISE, precision=Precision.FOLLOWS, stock=Stock.COMPARED, ahead_from=1 << 13)
 
 
 @gradient("Mish")

@@ -13,7 +13,7 @@ from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Outrun, Precision, Stock, define
 from ontrain.operators.shapes import static_dims
 
-__all__ = ["resolved_pads"]
+__all__ = ["pads_by_size", "resolved_pads"]
 
 
 def _convolution(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
@@ -55,9 +55,15 @@ def _conv_transpose_grad_flops(node: ir.Node) -> int:
 
 
 define("CausalConvWithState")
-define("DeformConv", misfit=_other_windows)
+define("DeformConv", misfit=_other_windows, outrun=Outrun.ALONE)
 define("ConvGrad", domain=DOMAIN, flops=_conv_grad_flops)
 define("ConvTransposeGrad", domain=DOMAIN, flops=_conv_transpose_grad_flops)
+
+
+def pads_by_size(node: ir.Node) -> bool:
+    """Return whether pads follow from sizes, and windows have gaps: onnxruntime resolves them as if there were none."""
+    by_size = str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
+    return by_size and any(gap > 1 for gap in node.attributes.get_ints("dilations", ()) or ())
 
 
 def resolved_pads(

@@ -13,12 +13,19 @@ import onnx_ir as ir
 from ontrain.operators.agreement import operand_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, Evaluator, Size, Stock, define
+from ontrain.operators.record import DOMAIN, Evaluator, Outrun, Size, Stock, define
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["affine_places", "scaled_size"]
 
-define("AffineGrid", settings=(1,))
+
+def _ahead_at_places(node: ir.Node) -> float:
+    """Onnxruntime takes few numbers in hand only where it weights four neighbours, and none beyond the image."""
+    is_plain = node.attributes.get_string("mode", "linear") in ("linear", "bilinear")
+    return 1 << 13 if is_plain and node.attributes.get_string("padding_mode", "zeros") == "zeros" else 1 << 11
+
+
+define("AffineGrid", settings=(1,), stock=Stock.COMPARED)
 define(
     "GridSample",
     evaluator=Evaluator.IN_PART,
@@ -27,6 +34,7 @@ define(
         "padding_mode": ("zeros", "border", "reflection"),
     },
     stock=Stock.COMPARED,
+    ahead_from=_ahead_at_places,
 )
 
 
@@ -61,12 +69,25 @@ _ALIKE = {("nearest", "asymmetric"), *product(("linear", "cubic"), ("half_pixel"
 
 def _as_onnxruntime(node: ir.Node) -> Stock:
     ways = node.attributes
-    mode, transformation = ways.get_string("mode", ""), ways.get_string("coordinate_transformation_mode", "")
+    mode = ways.get_string("mode", "nearest")
+    transformation = ways.get_string("coordinate_transformation_mode", "half_pixel")
     alike = (mode, transformation) in _ALIKE and not ways.get_int("antialias", 0)
     return Stock.KERNEL if alike else Stock.COMPARED
 
 
-define("NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers")
+def _ahead_at(node: ir.Node) -> float:
+    """Onnxruntime makes a cubic pixel of sixteen others in turn."""
+    return 1 << 11 if str(node.attributes.get_string("mode", "nearest")).startswith("cubic") else math.inf
+
+
+def _is_stocks(node: ir.Node) -> bool:
+    return _as_onnxruntime(node) is Stock.KERNEL and math.isinf(_ahead_at(node))
+
+
+define(
+    "NonMaxSuppression", settings=(2,), weightless=(0, 1, 3, 4), zero_gradient="its results are whole numbers",
+    stock=Stock.COMPARED,
+)  # fmt: skip
 define(
     "Resize",
     settings=(1, 2, 3),
@@ -82,8 +103,11 @@ define(
     },
     stock=Stock.COMPARED,
     forms=_as_onnxruntime,
+    outrun=Outrun.ALONE,
+    alone=_is_stocks,
+    ahead_from=_ahead_at,
 )  # fmt: skip
-define("Interpolate", domain=DOMAIN, stock=Stock.BODY)
+define("Interpolate", domain=DOMAIN, stock=Stock.BODY, ahead_from=_ahead_at)
 define("InterpolateGrad", domain=DOMAIN)
 define(
     "Upsample",

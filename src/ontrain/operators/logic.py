@@ -15,12 +15,16 @@ define(
     smallest=Smallest({"to": ir.DataType.INT32.value}),
 )
 define(
-    "BitShift", ELEMENTWISE, zero_gradient=WHEREVER, smallest=Smallest({"direction": "LEFT"}, {"T": "tensor(uint8)"})
+    "BitShift",
+    ELEMENTWISE,
+    zero_gradient=WHEREVER,
+    smallest=Smallest({"direction": "LEFT"}, {"T": "tensor(uint8)"}),
+    stock=Stock.COMPARED,
 )
-define("BitwiseAnd", POINTWISE, zero_gradient=WHEREVER)
-define("BitwiseNot", POINTWISE, zero_gradient=WHEREVER)
-define("BitwiseOr", POINTWISE, zero_gradient=WHEREVER)
-define("BitwiseXor", POINTWISE, zero_gradient=WHEREVER)
+define("BitwiseAnd", POINTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
+define("BitwiseNot", POINTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
+define("BitwiseOr", POINTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
+define("BitwiseXor", POINTWISE, zero_gradient=WHEREVER, stock=Stock.COMPARED)
 define("Equal", POINTWISE, evaluate=lambda a, x, y: x == y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("Greater", POINTWISE, evaluate=lambda a, x, y: x > y, zero_gradient=WHEREVER, stock=Stock.KERNEL)
 define("GreaterOrEqual", POINTWISE, evaluate=lambda a, x, y: x >= y, zero_gradient=WHEREVER, stock=Stock.KERNEL)

@@ -139,7 +139,7 @@ def _linear_flops(node: ir.Node) -> int:
 
 
 define("Linear", domain=DOMAIN, precision=Precision.HALF, flops=_linear_flops, rows=Rows.GEMM, stock=Stock.BODY)
-define("Det")
+define("Det", stock=Stock.COMPARED)
 
 
 @gradient("Det")

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from ontrain.operators.conv import resolved_pads
+from ontrain.operators.conv import pads_by_size, resolved_pads
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import AUTO_PAD, DOMAIN, Evaluator, Outrun, Precision, Stock, attribute_of, define
@@ -18,7 +18,7 @@ from ontrain.operators.shapes import static_dims
 
 __all__ = ["adaptive_windows", "window_counts", "window_places"]
 
-define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS, stock=Stock.COMPARED)
+define("GlobalLpPool", reduces=True, evaluator=Evaluator.LACKS, stock=Stock.COMPARED, ahead_from=1 << 11)
 
 
 def wide_pads(node: ir.Node) -> str:
@@ -36,6 +36,7 @@ define(
     least={"p": 1},
     fault=wide_pads,
     stock=Stock.COMPARED,
+    ahead_from=1 << 11,
 )
 define("MaxRoiPool", evaluator=Evaluator.LACKS, outrun=Outrun.ALONE)
 
@@ -50,7 +51,7 @@ def _windows_of_all(node: ir.Node, shapes: Sequence[tuple[int, ...]]) -> str:
     return ""
 
 
-define("MaxUnpool", settings=(2,), misfit=_windows_of_all)
+define("MaxUnpool", settings=(2,), misfit=_windows_of_all, outrun=Outrun.ALONE)
 define(
     "RoiAlign",
     choices={"mode": ("avg", "max"), "coordinate_transformation_mode": ("half_pixel", "output_half_pixel")},
@@ -93,7 +94,10 @@ def window_counts(
     return counts
 
 
-define("AveragePool", choices=AUTO_PAD, fault=wide_pads, stock=Stock.KERNEL)
+define(
+    "AveragePool", choices=AUTO_PAD, fault=wide_pads, stock=Stock.KERNEL, outrun=Outrun.ALONE,
+    alone=lambda node: not pads_by_size(node),
+)  # fmt: skip
 
 
 @gradient("AveragePool")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -241,6 +242,9 @@ class Operator:
         forms: `stock` of a node, where it is more than that of its operator; None where no form is.
         outrun: whether onnxruntime's kernel takes a fraction of the time of what ontrain has in its place, as those
             that multiply numbers of few bits or attend to a cache in one go.
+        alone: of an operator whose `outrun` is ALONE, whether a node is such a call; None where all are.
+        ahead_from: how many elements an operand or result has from where ontrain's own kernel takes less time on one
+            thread than onnxruntime's, of all nodes or by node; `python -m benchmarks.operators` measures it.
     """
 
     name: str
@@ -297,6 +301,8 @@ class Operator:
     stock: Stock = Stock.NO
     forms: Callable[[ir.Node], Stock] | None = None
     outrun: Outrun = Outrun.NO
+    alone: Callable[[ir.Node], bool] | None = None
+    ahead_from: float | Callable[[ir.Node], float] = math.inf
 
     @property
     def is_view(self) -> bool:
@@ -311,6 +317,14 @@ class Operator:
     def stock_of(self, node: ir.Node) -> Stock:
         """Return whether onnxruntime computes a node of the operator."""
         return self.stock if self.forms is None else self.forms(node)
+
+    def runs_alone(self, node: ir.Node) -> bool:
+        """Return whether a node of the operator is a call of onnxruntime's kernel where a graph serves."""
+        return self.outrun is Outrun.ALONE and (self.alone is None or self.alone(node))
+
+    def ahead_of(self, node: ir.Node) -> float:
+        """Return `ahead_from` of a node of the operator."""
+        return self.ahead_from(node) if callable(self.ahead_from) else self.ahead_from
 
     @property
     def product(self) -> bool:

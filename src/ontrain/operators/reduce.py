@@ -72,18 +72,21 @@ define("ReduceMean", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock
 reduction("ReduceMean")(lambda op, dy, x, y, axes: dy / math.prod(static_dims(x)[a] for a in axes))
 define("ReduceL1", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
 simple("ReduceL1", lambda op, x, y: op.Sign(x))
-define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
+define("ReduceL2", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL, ahead_from=1 << 16)
 simple("ReduceL2", lambda op, x, y: x / op.Where(op.Equal(y, 0.0), 1.0, y))
-define("ReduceLogSum", settings=(1,), reduces=True, singular=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
+define(
+    "ReduceLogSum", settings=(1,), reduces=True, singular=True, rows=Rows.REDUCED, stock=Stock.COMPARED,
+    ahead_from=1 << 16,
+)  # fmt: skip
 simple("ReduceLogSum", lambda op, x, y: op.Exp(-y))
-define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
+define("ReduceLogSumExp", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED, ahead_from=1 << 12)
 simple("ReduceLogSumExp", lambda op, x, y: op.Exp(x - y))
-define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED)
+define("ReduceSumSquare", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.COMPARED, ahead_from=1 << 16)
 simple("ReduceSumSquare", lambda op, x, y: 2 * x)
 
 
-define("ReduceMax", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
-define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
+define("ReduceMax", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL, ahead_from=1 << 16)
+define("ReduceMin", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL, ahead_from=1 << 16)
 
 
 @reduction("ReduceMax")
@@ -150,7 +153,7 @@ def log_cumulative_sum_exp(op: Op, dy: Value, x: Value, *, axis: int) -> Adjoint
     return op.composite("LogCumSumExpGrad", dy, x, op.outputs[0], axis=axis)
 
 
-define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL)
+define("ReduceProd", settings=(1,), reduces=True, rows=Rows.REDUCED, stock=Stock.KERNEL, ahead_from=1 << 12)
 define("ReduceProdGrad", domain=DOMAIN)
 
 
@@ -160,7 +163,7 @@ def product(op: Op, dy: Value, x: Value, y: Value, axes: list[int]) -> Value:
     return op.composite("ReduceProdGrad", dy, x, y, axes=axes) if axes else dy
 
 
-define("CumSum", settings=(1,), stock=Stock.COMPARED)
+define("CumSum", settings=(1,), stock=Stock.COMPARED, ahead_from=1 << 13)
 
 
 @gradient("CumSum")
@@ -169,7 +172,10 @@ def cumsum(op: Op, dy: Value, x: Value, axis: Value, *, exclusive: int, reverse:
     return op.CumSum(dy, axis, exclusive=exclusive, reverse=1 - reverse), None
 
 
-define("TopK", settings=(1,), stock=Stock.COMPARED, outrun=Outrun.ALONE)
+define(
+    "TopK", settings=(1,), stock=Stock.COMPARED, outrun=Outrun.ALONE,
+    alone=lambda node: node.attributes.get_int("sorted", 1) == 1,
+)  # fmt: skip
 
 
 @gradient("TopK")

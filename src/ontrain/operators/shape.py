@@ -13,7 +13,19 @@ import onnx_ir as ir
 from ontrain.operators.agreement import operand_of
 from ontrain.operators.emit import Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
-from ontrain.operators.record import DOMAIN, ELEMENTWISE, WHEREVER, Axis, Operator, Precision, Rows, Stock, View, define
+from ontrain.operators.record import (
+    DOMAIN,
+    ELEMENTWISE,
+    WHEREVER,
+    Axis,
+    Operator,
+    Outrun,
+    Precision,
+    Rows,
+    Stock,
+    View,
+    define,
+)
 from ontrain.operators.shapes import static_dims
 
 __all__ = ["slice_places"]
@@ -88,7 +100,7 @@ def _parts(node: ir.Node) -> str:
     return f"its num_outputs is {stated.value}, and it has {len(node.outputs)} outputs"
 
 
-define("CenterCropPad", settings=(1,), misfit=_axes_and_sizes)
+define("CenterCropPad", settings=(1,), misfit=_axes_and_sizes, stock=Stock.COMPARED)
 for _name in ("Shape", "Size"):
     define(
         _name,
@@ -357,7 +369,7 @@ def space_to_depth(op: Op, dy: Value, x: Value, *, blocksize: int) -> Adjoints:
     return op.DepthToSpace(dy, blocksize=blocksize)
 
 
-define("ReverseSequence", stock=Stock.COMPARED)
+define("ReverseSequence", stock=Stock.COMPARED, outrun=Outrun.ALONE)
 
 
 @gradient("ReverseSequence")

@@ -22,7 +22,7 @@ def _transform_flops(node: ir.Node) -> int:
 FROM_SIZE = "it makes a table from a size"
 
 define("BlackmanWindow", settings=(0,), zero_gradient=FROM_SIZE)
-define("DFT", settings=(1, 2), flops=_transform_flops, stock=Stock.COMPARED)
+define("DFT", settings=(1, 2), flops=_transform_flops, stock=Stock.COMPARED, ahead_from=1 << 12)
 define("HammingWindow", settings=(0,), zero_gradient=FROM_SIZE)
 define("HannWindow", settings=(0,), zero_gradient=FROM_SIZE)
 define("MelWeightMatrix", settings=(0, 1, 2, 3, 4), zero_gradient=FROM_SIZE)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
-from ontrain.operators.record import Outrun, Smallest, attribute_of, define
+from ontrain.operators.record import Outrun, Smallest, Stock, attribute_of, define
 
 __all__: list[str] = []
 
@@ -37,10 +37,13 @@ _SKIPS = 1 << 16
 _COLUMNS = 1 << 24
 """Columns of a result that few n-grams make; each takes memory in each row."""
 
-define("RegexFullMatch", no_gradient=STRINGS, smallest=Smallest({"pattern": "x"}))
-define("StringConcat", no_gradient=STRINGS)
-define("StringNormalizer", no_gradient=STRINGS, choices={"case_change_action": ("NONE", "LOWER", "UPPER")})
-define("StringSplit", no_gradient=STRINGS)
+define("RegexFullMatch", no_gradient=STRINGS, smallest=Smallest({"pattern": "x"}), stock=Stock.COMPARED)
+define("StringConcat", no_gradient=STRINGS, stock=Stock.COMPARED)
+define(
+    "StringNormalizer", no_gradient=STRINGS, choices={"case_change_action": ("NONE", "LOWER", "UPPER")},
+    stock=Stock.COMPARED,
+)  # fmt: skip
+define("StringSplit", no_gradient=STRINGS, stock=Stock.COMPARED)
 define(
     "TfIdfVectorizer",
     no_gradient=STRINGS,

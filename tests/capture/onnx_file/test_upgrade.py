@@ -257,6 +257,25 @@ def test_a_form_that_is_gone_is_refused_by_node(opset, case, stored, says):
         load_onnx(proto)
 
 
+def test_a_layout_of_onnxruntimes_is_refused_with_the_way_to_a_file_without_it(tmp_path, rng):
+    w = helper.make_tensor("w", FLOAT, [16, 3, 3, 3], rng.standard_normal(432))
+    images, results = value("x", [1, 3, 8, 8], FLOAT), value("y", [1, 16, 6, 6], FLOAT)
+    graph = helper.make_graph([node("Conv", "x w", "y")], "g", [images], [results], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    levels = onnxruntime.GraphOptimizationLevel
+    for level in (levels.ORT_ENABLE_EXTENDED, levels.ORT_ENABLE_ALL):
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level, options.optimized_model_filepath = level, str(tmp_path / f"{level}.onnx")
+        options.log_severity_level = 4
+        onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    InferenceSession(tmp_path / f"{levels.ORT_ENABLE_EXTENDED}.onnx", providers=["TorchExecutionProvider"])
+    optimised = tmp_path / f"{levels.ORT_ENABLE_ALL}.onnx"
+    if b"nchwc" not in optimised.read_bytes():
+        pytest.skip("this processor has no layout of its own")
+    with pytest.raises(GraphError, match="com.microsoft.nchwc(.|\n)*optimised at ORT_ENABLE_EXTENDED"):
+        InferenceSession(optimised, providers=["TorchExecutionProvider"])
+
+
 def test_an_operator_of_another_domain_is_refused_by_name(rng):
     stranger = node("Frobnicate", "x", "y", domain="acme")
     graph = helper.make_graph([stranger], "g", [value("x", [2])], [value("y", [2])])

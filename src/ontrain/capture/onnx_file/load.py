@@ -91,18 +91,17 @@ class FiledModel:
         return _rebuilt(self.raw, self.name)
 
 
-def load_filed(source: Source, *, foreign: bool = False) -> FiledModel:
-    """Load an ONNX model of any operator set as it stands; see `load_onnx` for what is taken, and for what is refused.
+def load_filed(source: onnx.ModelProto, *, foreign: bool = False) -> FiledModel:
+    """Load an ONNX model of any operator set as it stands; see `load_onnx` for what is refused.
 
     Args:
-        source: see `load_onnx`.
+        source: a message that `read_proto` gave, with its external data.
         foreign: whether operators of other domains may be ones that ontrain does not know.
 
     Raises:
-        InputError: there is no such file.
-        GraphError: it is no ONNX model, is damaged, or holds an operator that ontrain does not know; names the node.
+        GraphError: it is damaged, or holds an operator that ontrain does not know; names the node.
     """
-    model, name, opset = _prepared(source, None, foreign=foreign, trains=False)
+    model, name, opset = _prepared(source, "the model", None, foreign=foreign, trains=False)
     mark_derivatives(model.graph)
     input_names = [value.name or "" for value in model.graph.inputs]
     choice = choose(model.graph, None, ())
@@ -141,7 +140,8 @@ def load_onnx(
         GraphError: it is no ONNX model, is damaged, or holds what ontrain cannot train; names the node.
         OptionError: a name or pattern fits no initializer, or an initializer is no float.
     """
-    model, name, opset = _prepared(ir.to_proto(source) if isinstance(source, ir.Model) else source, shapes or {})
+    proto, name = read_proto(ir.to_proto(source) if isinstance(source, ir.Model) else source)
+    model, name, opset = _prepared(proto, name, shapes or {})
     graph = model.graph
     numbers_only(graph)
     input_names = [value.name or "" for value in graph.inputs]
@@ -161,13 +161,13 @@ def load_onnx(
 
 
 def _prepared(
-    source: Source, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False, trains: bool = True
-) -> tuple[ir.Model, str, int]:
+    proto: onnx.ModelProto, name: str, shapes: Mapping[str, Sequence[int | str]] | None, *, foreign: bool = False,
+    trains: bool = True,
+) -> tuple[ir.Model, str, int]:  # fmt: skip
     """The file's graph at ontrain's operator set, what messages call it, and the operator set that it imports.
 
     With shapes, which may be none, its inputs have to be tensors of shapes that are known.
     """
-    proto, name = read_proto(source, leaves=not trains)
     proto = in_order(proto)
     check_proto(proto, name)
     model = _deserialised(proto, name)

@@ -79,12 +79,26 @@ _OTHERS = (
 )
 
 
+_LAYOUT = "com.microsoft.nchwc"
+
+
 def _unknown_reason(node: ir.Node) -> str:
     if not node.domain:
         return f"it is not in operator set {OPSET}"
+    if node.domain == _LAYOUT:
+        return "onnxruntime writes it into optimised files, for images in the layout of one kind of processor"
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         return "it is no operator of the standard, and only its own runtime knows how it runs the graphs inside it"
     return "it is no operator of the standard"
+
+
+def _way_out(node: ir.Node) -> str:
+    if node.domain != _LAYOUT:
+        return "export the model with standard operators" + (_OTHERS if node.domain else "")
+    return (
+        "take the file that it was optimised from, or have it optimised at ORT_ENABLE_EXTENDED; or, to run it, let "
+        "CPUExecutionProvider follow in the list of providers"
+    )
 
 
 def _known(node: ir.Node) -> None:
@@ -100,7 +114,7 @@ def _known(node: ir.Node) -> None:
             node=describe(node),
             source=source_of(node),
             reason=_unknown_reason(node),
-            way_out="export the model with standard operators" + (_OTHERS if node.domain else ""),
+            way_out=_way_out(node),
         )
     for attribute in node.attributes:
         if attribute not in schema.attributes:

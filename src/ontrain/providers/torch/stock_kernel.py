@@ -15,8 +15,9 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 
 from ontrain.stock_node import refused, run_options
 
-__all__ = ["StockKernel"]
+__all__ = ["Check", "StockKernel"]
 
+Check = Callable[[Mapping[str, torch.Tensor]], None]
 _BINDINGS = 16
 """Combinations of addresses that stay bound: one for each block of working memory."""
 
@@ -40,15 +41,17 @@ class StockKernel:
         inputs: sizes and dtypes by the session's names.
         outputs: the same of those outputs that are wanted.
         fixed: further inputs, which never change, and that a call is not given.
+        check: is given all inputs by name before each call, and raises an error where the kernel must not see them.
     """
 
     def __init__(
         self, op_type: str, session: Any, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor],
-        fixed: Mapping[str, torch.Tensor] | None = None,
+        fixed: Mapping[str, torch.Tensor] | None = None, check: Check | None = None,
     ) -> None:  # fmt: skip
         self.__name__ = f"onnxruntime_{op_type}"
         self._op_type, self._session = op_type, session
         self._inputs, self._outputs, self._fixed = _places(inputs), _places(outputs), dict(fixed or {})
+        self._check = check
         self._calls: dict[tuple[int, ...], Callable[[], object]] = {}
         self._names = [place.name for place in self._outputs]
         self._run = getattr(getattr(session, "_sess", None), "run", session.run)
@@ -59,6 +62,8 @@ class StockKernel:
         Raises:
             ProviderError: onnxruntime refuses the operands.
         """
+        if self._check is not None:
+            self._check({**self._fixed, **dict(zip([place.name for place in self._inputs], tensors, strict=False))})
         addresses = tuple([tensor.data_ptr() for tensor in tensors])
         call = self._calls.get(addresses) or self._bound(addresses)
         try:
@@ -69,6 +74,8 @@ class StockKernel:
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Return new arrays for the outputs, of arrays for the inputs in order."""
         feeds = {place.name: array for place, array in zip(self._inputs, arrays, strict=True)}
+        if self._check is not None:
+            self._check({name: torch.as_tensor(array) for name, array in feeds.items()})
         return cast("list[Any]", self._run(self._names, feeds, None))
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import textwrap
 
 import numpy as np
+import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
+import ontrain
 from ontrain.providers.torch.buffers import Buf
 from tests.providers.bodies import compare, lowered_in
 from tests.providers.torch.lowering.files import assert_as_onnxruntime, file_of
@@ -41,6 +44,27 @@ def test_images_one_pixel_wide_are_convolved_along_one_axis(rng, groups, pads, f
         isinstance(arg, Buf) and tuple(arg.shape) in images
         for call in plan.executable.current._program for arg in call.args
     )  # fmt: skip
+
+
+@pytest.mark.usefixtures("joined")
+@pytest.mark.parametrize("kind", ["Conv", "depthwise", "ConvInteger", "LpPool"])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_pads_that_follow_from_sizes_fit_filters_with_gaps(rng, auto_pad, kind):
+    """Onnxruntime refuses such convolutions, or leaves the gaps out; it is asked for the pads as numbers."""
+    op_type = "Conv" if kind == "depthwise" else kind
+    dtype, result = (np.uint8, TensorProto.INT32) if kind == "ConvInteger" else (np.float32, TensorProto.FLOAT)
+    x, w = rng.integers(0, 9, (1, 2, 10, 8)).astype(dtype), rng.integers(0, 9, (2, 2, 2, 2)).astype(dtype)
+    fed, weights = {"x": x}, {} if kind == "LpPool" else {"w": w[:, :1] if kind == "depthwise" else w}
+    stated = {"kernel_shape": [2, 2], "dilations": [2, 1]} | ({"group": 2} if kind == "depthwise" else {})
+
+    def results(session, **pads):
+        node = helper.make_node(op_type, [*fed, *weights], ["y"], **stated, **pads)
+        return session(file_of([node], fed, weights, ["y"], opset=18, result=result)).run(None, fed)[0]
+
+    by_rows = (0, 1) if auto_pad == "SAME_UPPER" else (1, 0)
+    wanted = results(onnxruntime.InferenceSession, pads=[1, by_rows[0], 1, by_rows[1]])
+    own = functools.partial(ontrain.InferenceSession, providers=["TorchExecutionProvider"])
+    np.testing.assert_allclose(results(own, auto_pad=auto_pad), wanted, rtol=1e-5)
 
 
 def test_strided_filters_of_one_pixel_and_few_channels_write_nothing_beyond_their_memory():

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("joined")
 
 def test_what_onnxruntime_refuses_when_it_runs_has_other_kernels(rng, monkeypatch):
     """It takes such a convolution, and fails at the first run; the standard has it."""
-    monkeypatch.setattr(small_nodes, "_pads_by_size", lambda node: False)  # else it is kept out before
+    monkeypatch.setattr(small_nodes, "pads_by_size", lambda node: False)  # else it is kept out before
     w = rng.standard_normal((3, 2, 2)).astype(np.float32)
     conv = node("Conv", ["b", "w"], ["c"], auto_pad="SAME_UPPER", dilations=[2])
     model, feeds = chain(rng, [conv], shape=(1, 2, 9), weights={"w": w})

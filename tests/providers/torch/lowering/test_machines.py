@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from onnx import TensorProto
 
-from tests.providers.classical import differences
+from ontrain.errors import OntrainError
+from tests.providers.classical import differences, model_of, own
 
 TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]
 LABELS = {"outputs": ("y", "z"), "kinds": [TensorProto.INT64]}
@@ -41,3 +43,29 @@ def test_support_vector_machines(rng):
             classlabels_ints=[0, 1, 2], kernel_params=[0.5, 0.3, 2.0], **LABELS,
         )  # fmt: skip
     assert not wrong
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_weights_without_vectors_have_no_other_kernel(rng, classes):
+    wrong = []
+    for case in range(20):
+        weights = rng.standard_normal(3 * classes)
+        wrong += differences(
+            "SVMClassifier", rng.standard_normal((6, 3)).astype(np.float32), rho=[0.3],
+            kernel_type=["LINEAR", "POLY", "RBF", "SIGMOID"][case % 4], kernel_params=[0.5, 0.3, 2.0],
+            coefficients=(abs(weights) if case % 3 else weights).tolist(), post_transform=TRANSFORMS[case // 5],
+            classlabels_ints=list(range(10, 10 + classes)), **LABELS, rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+    assert not wrong
+
+
+def test_vectors_of_one_class_are_refused(rng):
+    x = rng.standard_normal((6, 3)).astype(np.float32)
+    model = model_of(
+        "SVMClassifier", [x], kernel_type="RBF", kernel_params=[0.5, 0.3, 2.0], vectors_per_class=[2],
+        support_vectors=[0.5] * 6, coefficients=[1.0, 2.0], rho=[0.1], classlabels_ints=[4], **LABELS,
+    )  # fmt: skip
+    with pytest.raises(OntrainError, match="SVMClassifier.*\n.*\n.*all of one class"):
+        session = own(model)
+        session.disable_fallback()
+        session.run(None, {"x0": x})

@@ -280,3 +280,20 @@ def test_windows_with_gaps_and_pads_by_size_are_no_part_of_a_row(rng, op_type):
     places = [[p for p in (i - 2, i, i + 2) if 0 <= p < 9] for i in range(0, 9, 2)]  # 5 windows, pads 2 and 2
     pooled = np.stack([(x[:, p].max(-1) if op_type == "MaxPool" else x[:, p].mean(-1)) for p in places], -1)
     np.testing.assert_allclose(y[0], np.sqrt(np.abs(pooled)), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("op_type", "size"), [("Sigmoid", 1 << 17), ("Softplus", 1 << 11), ("Softplus", 1 << 13)])
+def test_on_one_thread_a_single_node_is_one_call_as_far_as_onnxruntime_is_as_fast(rng, alone, op_type, size):
+    fed = {"x": rng.standard_normal(size).astype(np.float32)}
+    model = file_of([node(op_type, ["x"], ["y"])], fed, {}, ["y"])
+    session = assert_as_onnxruntime(model, fed, rtol=1e-5, atol=1e-6)
+    assert (calls(session) == [f"onnxruntime_{op_type}"]) == ((op_type, size) != ("Softplus", 1 << 13))
+
+
+@pytest.mark.parametrize("length", [8, 64])
+def test_what_onnxruntime_is_far_behind_at_stands_in_no_row(rng, alone, length):
+    scales = {"region": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+    resize = node("Resize", ["b", "region", "scales"], ["c"], mode="cubic")
+    model, feeds = chain(rng, [resize], shape=(1, 2, length, length), weights=scales)
+    rows = rows_among_calls(assert_as_onnxruntime(model, feeds, rtol=1e-4, atol=1e-4))
+    assert bool(rows) == (length == 8)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import ontrain
 from ontrain.errors import OntrainError
 from tests.providers.classical import differences, model_of, own
 
@@ -189,3 +190,33 @@ def test_attributes_that_describe_no_trees_are_refused(changed):
         session = own(model)
         session.disable_fallback()
         session.run(None, {"x0": x})
+
+
+ONE_CLASS = {
+    "nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "nodes_featureids": [0, 0, 0],
+    "nodes_values": [0.0, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0],
+    "nodes_falsenodeids": [2, 0, 0], "class_treeids": [0, 0], "class_nodeids": [1, 2], "class_ids": [0, 0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("base", [[], [0.2]], ids=["", "base"])
+@pytest.mark.parametrize("weights", [[-0.5, 1.5], [0.25, 0.75]], ids=["signs", "positive"])
+@pytest.mark.parametrize("transform", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
+def test_trees_of_one_class_say_which_rows_are_of_it(transform, weights, base):
+    based = {"base_values": base} if base else {}
+    x = np.array([[-1.0], [1.0], [0.0]], np.float32)
+    assert not differences(
+        "TreeEnsembleClassifier", x, **ONE_CLASS, class_weights=weights, **based, post_transform=transform,
+        classlabels_int64s=[7], outputs=("y", "z"), kinds=[TensorProto.INT64], rtol=1e-3, atol=1e-5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", ["TorchExecutionProvider", "CPUExecutionProvider"])
+def test_trees_of_one_class_that_is_a_string_are_refused(provider):
+    """With a row that is not of the class, onnxruntime ends the process."""
+    model = model_of(
+        "TreeEnsembleClassifier", [np.zeros((1, 1), np.float32)], **ONE_CLASS, class_weights=[-0.5, 1.5],
+        classlabels_strings=["bee"], outputs=("y", "z"), kinds=[TensorProto.STRING],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="TreeEnsembleClassifier.* has one class"):
+        ontrain.InferenceSession(model, providers=[provider])

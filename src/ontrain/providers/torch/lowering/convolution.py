@@ -22,7 +22,7 @@ from ontrain.providers.torch.lowering.shape import constant_ints, surrounded
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 from ontrain.providers.torch.weights import CONVOLUTION, Windows
 
-__all__ = ["geometry", "padded"]
+__all__ = ["geometry", "padded", "with_pads"]
 
 aten = torch.ops.aten
 
@@ -59,6 +59,11 @@ def geometry(a: Attributes, x: Buf, kernel: Sequence[int]) -> tuple[list[int], l
     rank = len(kernel)
     strides, dilations = a.get("strides") or [1] * rank, a.get("dilations") or [1] * rank
     return list(strides), list(dilations), _pads(a, x.shape[2:], kernel, strides, dilations)
+
+
+def with_pads(a: Attributes, pads: Sequence[tuple[int, int]]) -> Attributes:
+    """Return attributes with pads as numbers: onnxruntime resolves no `auto_pad` where filters have gaps."""
+    return {**a, "auto_pad": "NOTSET", "pads": [*(before for before, _ in pads), *(after for _, after in pads)]}
 
 
 def _images(e: Emitter, node: ir.Node, value: ir.Value | None, w: Buf, strides: Sequence[int]) -> Buf:
@@ -174,7 +179,7 @@ def _convolve(e: Emitter, node: ir.Node, z: Buf | None, applied: Applied) -> Non
         return
     if _is_short_line(e, node, applied) or _is_small(e, node, applied):
         operands = [None if value is None else e.value(value) for value in node.inputs]
-        emit_stock(e, node.op_type, operands, node.outputs, a, node.domain)
+        emit_stock(e, node.op_type, operands, node.outputs, with_pads(a, pads), node.domain)
         return
     column = _is_column(e, node, a, w)
     x = e.contiguous(e.value(node.inputs[0])) if column else _images(e, node, node.inputs[0], w, strides)

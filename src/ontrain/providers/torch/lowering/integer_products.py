@@ -17,7 +17,7 @@ from ontrain.graph import static_dims
 from ontrain.operators import MICROSOFT
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.lowering.convolution import geometry, is_soon_over, padded
+from ontrain.providers.torch.lowering.convolution import geometry, is_soon_over, padded, with_pads
 from ontrain.providers.torch.lowering.registry import attributes, lowers
 from ontrain.providers.torch.lowering.stock_calls import emit_stock
 from ontrain.providers.torch.processor import multiplies_bytes
@@ -197,7 +197,8 @@ def conv_integer(e: Emitter, node: ir.Node) -> None:
     assert x is not None and w is not None
     a = attributes(node)
     if _convolves_bytes(e, node, w, x_zero, w_zero):
-        emit_stock(e, node.op_type, [x, w, x_zero, w_zero][: len(node.inputs)], node.outputs, a)
+        *_, pads = geometry(a, x, w.shape[2:])
+        emit_stock(e, node.op_type, [x, w, x_zero, w_zero][: len(node.inputs)], node.outputs, with_pads(a, pads))
         return
     numbers = _constant(e, w, w_zero, 0)
     dtype = torch.float64 if numbers is None else numbers.dtype

@@ -58,13 +58,17 @@ def classifier(e: Emitter, node: ir.Node) -> None:
     vectors, weights, rho = _scores(e, machine)
     labels = torch.tensor(a["classlabels_ints"], device=e.device)
     slope, offset = (torch.tensor(a[name], device=e.device) for name in ("prob_a", "prob_b"))
-    transform, classes = a["post_transform"], len(labels)
+    transform, classes, positive = a["post_transform"], len(labels), bool((machine.weights >= 0).all())
 
     def run(x: Tensor) -> tuple[Tensor, Tensor]:
         rows = x.reshape(-1, x.shape[-1]).float()
         if vectors is None:
             scores = _kernel(machine, rows, weights.T) + rho[:1]
-            return labels[scores.argmax(-1)], transformed(scores, transform)
+            best = scores.argmax(-1)
+            if classes == 2:  # as in onnxruntime, the second one wherever any score tells of one
+                best = torch.where(scores.amax(-1) >= 0.5 if positive else scores.amax(-1) > 0, 1, best)
+            only = classes == 1 and transform != "PROBIT"  # nothing to be compared with
+            return labels[best], scores if only else transformed(scores, transform)
         scores = _kernel(machine, rows, vectors) @ weights + rho
         label = labels[_votes(scores, classes).argmax(-1)]
         if len(slope):

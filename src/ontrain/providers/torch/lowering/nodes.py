@@ -14,7 +14,7 @@ from ontrain.providers.torch.lowering.carried_halves import carries_halves, carr
 from ontrain.providers.torch.lowering.joined_rows import bind_fixed, emit_joined
 from ontrain.providers.torch.lowering.registry import find_lowering
 from ontrain.providers.torch.lowering.small_nodes import Row, rows_of_small
-from ontrain.providers.torch.lowering.stock_alone import emit_alone, runs_alone
+from ontrain.providers.torch.lowering.stock_alone import emit_alone, has_channels_last, runs_alone
 from ontrain.providers.torch.lowering.unsigned import UNSIGNED, signed
 
 __all__ = ["lower_nodes", "why_not", "with_bodies"]
@@ -77,8 +77,8 @@ def lower_nodes(e: Emitter, nodes: Iterable[ir.Node]) -> None:
 
 def _lower(e: Emitter, node: ir.Node) -> None:
     lowering = find_lowering(node, e.device.type)
-    if (e.joins or lowering is None) and runs_alone(node):
-        lowering = emit_alone
+    if lowering is None or (e.joins and not has_channels_last(e, node)):
+        lowering = emit_alone if runs_alone(node) else lowering
     if lowering is None:
         raise ProviderError(
             f"TorchExecutionProvider cannot run {node.op_type}",

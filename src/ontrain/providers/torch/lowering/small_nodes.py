@@ -17,7 +17,7 @@ import torch
 
 from ontrain.functions import Flops, node_flops
 from ontrain.graph import is_random
-from ontrain.operators import Indexes, Stock, record_of, static_dims
+from ontrain.operators import Indexes, Stock, pads_by_size, record_of, static_dims
 from ontrain.providers.torch.emitter import Emitter
 
 __all__ = ["ALONE", "BESIDE", "Limits", "Row", "Small", "is_alike", "rows_of_small"]
@@ -71,6 +71,8 @@ _COMPUTED = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BOOL,
 _SHORT = frozenset({ir.DataType.INT16, ir.DataType.UINT16})
 """What is made of reals, by quantisation; there is no arithmetic of such numbers in a row."""
 _MOVED = _COMPUTED | _SHORT | {ir.DataType.INT64, ir.DataType.INT32}
+_FAR = 8
+"""How often over the size from which ontrain's kernel is ahead (`ahead_from`) no row is worth a node's longer time."""
 _JOINED = (Stock.KERNEL, Stock.BODY)
 
 
@@ -102,7 +104,7 @@ def rows_of_small(e: Emitter, nodes: Sequence[ir.Node]) -> Iterator[Row]:
         yield from _trimmed(row)
         row = []
         yield Row([node])
-    if len(row) == len(nodes) and _saves(row):
+    if row and len(row) == len(nodes) and (_saves(row) or (limits is not BESIDE and _are_all(row))):
         yield Row(row, joined=True)  # a plan of one call is run from arrays to arrays
     else:
         yield from _trimmed(row)
@@ -127,6 +129,14 @@ def _saves(row: Sequence[ir.Node]) -> bool:
     return (len(row) - looks - layers) * _NODE + layers * _CALL > _CALL + looks * _LOOK
 
 
+def _are_all(row: Sequence[ir.Node]) -> bool:
+    """Whether onnxruntime is no slower at nodes that are a whole plan: what a call costs is saved in any case."""
+    return all(
+        value is None or math.prod(static_dims(value)) < record_of(node).ahead_of(node)
+        for node in row for value in (*node.inputs, *node.outputs)
+    )  # fmt: skip
+
+
 def _looks(node: ir.Node) -> bool:
     """Whether a node only shows memory in another way, or one place of it."""
     record = record_of(node)
@@ -144,13 +154,14 @@ def _is_small(e: Emitter, node: ir.Node, most: Small, costs: dict[Hashable, Flop
             return False
     if not all(_fits(value, most.nbytes) and value not in e.placement.pins for value in node.outputs if e.reads(value)):
         return False
-    return node_flops(node, costs).total <= most.flops
+    is_far_ahead = any(math.prod(static_dims(v)) >= _FAR * record_of(node).ahead_of(node) for v in node.outputs)
+    return not is_far_ahead and node_flops(node, costs).total <= most.flops
 
 
 def is_alike(node: ir.Node) -> bool:
     """Whether onnxruntime computes a node as ontrain does, without an end of the process for any number."""
     record = record_of(node)
-    if is_random(node) or record.stock_of(node) not in _JOINED or _pads_by_size(node):
+    if is_random(node) or record.stock_of(node) not in _JOINED or pads_by_size(node):
         return False
     x = node.inputs[0] if node.inputs else None
     of_reals = x is not None and x.dtype is not None and x.dtype.is_floating_point()
@@ -158,12 +169,6 @@ def is_alike(node: ir.Node) -> bool:
     return all(value is None or value.dtype in _MOVED for value in node.inputs) and all(
         value.dtype in results for value in node.outputs if value.uses() or value.is_graph_output()
     )
-
-
-def _pads_by_size(node: ir.Node) -> bool:
-    """Whether pads follow from sizes, and windows have gaps: onnxruntime resolves them as if there were none."""
-    by_size = str(node.attributes.get_string("auto_pad", "NOTSET")).startswith("SAME")
-    return by_size and any(gap > 1 for gap in node.attributes.get_ints("dilations", ()) or ())
 
 
 def _fits(value: ir.Value, size: int) -> bool:

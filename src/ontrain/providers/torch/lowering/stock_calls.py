@@ -12,7 +12,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype
 from ontrain.capture import to_array
 from ontrain.providers.torch.buffers import Buf
 from ontrain.providers.torch.emitter import Emitter
-from ontrain.providers.torch.stock_kernel import StockKernel
+from ontrain.providers.torch.stock_kernel import Check, StockKernel
 from ontrain.stock_node import Step, open_node, open_nodes
 
 __all__ = ["emit_session", "emit_stock", "emit_stock_row"]
@@ -20,7 +20,7 @@ __all__ = ["emit_session", "emit_stock", "emit_stock_row"]
 
 def emit_stock(
     e: Emitter, op_type: str, operands: Sequence[Buf | None], results: Sequence[ir.Value],
-    stated: Mapping[str, Any], domain: str = "", *, prepares: bool = True,
+    stated: Mapping[str, Any], domain: str = "", *, prepares: bool = True, check: Check | None = None,
 ) -> None:  # fmt: skip
     """Emit an operator as one call of onnxruntime's kernel, which runs on the calling thread.
 
@@ -33,6 +33,7 @@ def emit_stock(
         domain: the operator's.
         prepares: whether the kernel makes something of operands that never change, such as a packed weight. If not,
             they are fed like others, and all nodes of the same types share one session.
+        check: see `StockKernel`; the operands are i0, i1, …
     """
     fed = {at: buf for at, buf in enumerate(operands) if buf is not None}
     fixed = {at: tensor for at, buf in fed.items() if prepares and (tensor := e.unchanging(buf)) is not None}
@@ -54,7 +55,7 @@ def emit_stock(
     else:
         session = opened()
     inputs = {f"i{at}": buf for at, buf in fed.items() if at not in fixed}
-    emit_session(e, op_type, session, inputs, {f"o{at}": value for at, value in enumerate(results)})
+    emit_session(e, op_type, session, inputs, {f"o{at}": value for at, value in enumerate(results)}, check)
 
 
 def emit_stock_row(
@@ -77,7 +78,8 @@ def emit_stock_row(
 
 
 def emit_session(
-    e: Emitter, name: str, session: Any, operands: Mapping[str, Buf], results: Mapping[str, ir.Value]
+    e: Emitter, name: str, session: Any, operands: Mapping[str, Buf], results: Mapping[str, ir.Value],
+    check: Check | None = None,
 ) -> None:  # fmt: skip
     """Emit a call of a session: operands row by row, results in places of their own where theirs are not.
 
@@ -87,6 +89,7 @@ def emit_session(
         session: of the installed onnxruntime.
         operands: by the session's names.
         results: the same; those that nobody reads are left out.
+        check: see `StockKernel`.
     """
     held = {name: tensor for name, buf in operands.items() if (tensor := e.unchanging(buf)) is not None}
     fixed = {name: tensor.contiguous() for name, tensor in held.items()}
@@ -94,7 +97,7 @@ def emit_session(
     outs = {name: e.out(value) for name, value in results.items() if e.reads(value)}
     places = {name: out if out.meta.is_contiguous() else e.new(out.shape, out.dtype) for name, out in outs.items()}
     fed, written = ({name: buf.meta for name, buf in bufs.items()} for bufs in (inputs, places))
-    kernel = StockKernel(name, session, fed, written, fixed)
+    kernel = StockKernel(name, session, fed, written, fixed, check)
     e.run(kernel, *inputs.values(), *places.values(), writes=[*places.values()])
     for name, out in outs.items():
         if places[name] is not out:

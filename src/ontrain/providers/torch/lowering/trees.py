@@ -200,6 +200,8 @@ def classifier(e: Emitter, node: ir.Node) -> None:
             chosen = (second[:, 0] > (0.5 if positive else 0)).long()
             return labels[chosen], of_two_classes(second, transform, probability=positive)
         scores = scores + base if len(base) else scores
+        if trees.width == 1:  # as in onnxruntime, 1 for a row of the class, else 0
+            return (scores[:, 0] > 0).long(), transformed(scores, "PROBIT" if transform == "PROBIT" else "NONE")
         best = torch.where(silent, -float("inf"), scores) if not len(base) else scores
         return labels[best.argmax(-1)], transformed(scores, transform)
 
