@@ -46,9 +46,9 @@ _SWITCHES = frozenset({
 })  # fmt: skip
 _LARGEST = 2**31 - 1
 _DEEPEST_MESSAGE = 200
-# A copy of a tensor's data is made by looking at it.
 _VALUES = frozenset({"f", "i", "s", "t", "g", "floats", "ints", "strings", "tensors", "graphs"})
 _STRING, _MESSAGE = (getattr(onnx.TensorProto.DESCRIPTOR.fields[0], f"TYPE_{kind}") for kind in ("STRING", "MESSAGE"))
+# A copy of a tensor's data is made by looking at it.
 _TENSOR_TEXT = [onnx.TensorProto.DESCRIPTOR.fields_by_name[name] for name in ("name", "doc_string", "external_data")]
 
 
