@@ -293,7 +293,7 @@ class _Program(Walk):
         return path, drawn
 
     def _in_dtype_of(self, name: str, new: Value) -> Value:
-        """A new value in the dtype of the buffer that takes it; those of parameters and complex buffers have it already."""
+        """A new value in the dtype of the buffer that takes it; a parameter, or a complex buffer, has it already."""
         start = next((self.started[node] for node, own in self.buffers.items() if own == name), None)
         if not isinstance(start, ir.Value) or start.dtype is None or not isinstance(new, ir.Value):
             return new
