@@ -35,7 +35,6 @@ FUNCTIONS = {
     "a set of sizes": lambda x: float(len({x.shape[0], x.shape[1], 3})),
     "a cached function of a size": lambda x: doubled(x.shape[0]),
     "a value as a key": lambda x: NUMBERS.get(int((x > 0).sum()), 0.5),
-    "a cached function of a value": lambda x: doubled((x > 0).sum().item()),
     "values that others are looked up by": lambda x: float(sum(n in set((x < 0).sum(1).tolist()) for n in range(3))),
     "a set of values": lambda x: float(len(set((x > 0).sum(1).tolist()))),
     "a comparison as a key": lambda x: {True: 2.0, False: 0.5}[bool(x.shape[0] > 2)],
@@ -64,6 +63,13 @@ def test_a_text_of_a_size_is_pythons(name):
         ours(x).sum().backward()
         eager(x).sum().backward()
         assert_same_gradients(ours, eager, rtol=1e-12, atol=1e-12)
+
+
+def test_a_cached_function_of_a_value():
+    ours, eager = pair(Scaled(lambda x: doubled((x > 0).sum().item())).double())
+    for rows in (2, 3):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x), rtol=1e-12, atol=1e-12)
 
 
 def checked(x):

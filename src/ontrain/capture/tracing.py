@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType
 from typing import Any
@@ -22,6 +22,7 @@ from ontrain.capture.autograd import traced_autograd, traced_here
 from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elements
+from ontrain.capture.eager_types import eager_types, extremes_of_rows
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
@@ -75,12 +76,13 @@ def tracing(
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
         whole = _whole_numbers(module) if whole_numbers else nullcontext()
+        types = eager_types(_scopes(module), _Int if whole_numbers else int)
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
                       _caught_errors(), _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
-                      _numbers_of_numpy(), whole, traced_autograd(), texts_of_sizes(), traced_assignments(),
-                      undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
+                      _numbers_of_numpy(), whole, types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
+                      traced_assignments(), undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
                       equality_by_elements(), SpelledOut()):  # fmt: skip
             stack.enter_context(guard)
         yield
@@ -413,6 +415,9 @@ class _Int(builtins.int, metaclass=_Whole):
     """`int` in the files of a module's package while it is traced."""
 
 
+_Int.__name__ = _Int.__qualname__ = int.__name__  # as `type(number).__name__` is
+
+
 @contextmanager
 def _whole_numbers(module: nn.Module) -> Iterator[None]:
     """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
@@ -446,7 +451,7 @@ def telling_grad_mode(enabled: bool) -> Iterator[None]:
         yield
 
 
-def _scopes(module: nn.Module) -> Iterable[dict[str, Any]]:
+def _scopes(module: nn.Module) -> Collection[dict[str, Any]]:
     """The globals of the files of a module's classes, and of all files of their packages that are loaded."""
     files = [scope for submodule in module.modules() if (scope := _scope(submodule)) is not None]
     packages = {str(scope.get("__name__")).split(".")[0] for scope in files} - {"ontrain"}

@@ -293,9 +293,9 @@ class _Program(Walk):
         return path, drawn
 
     def _in_dtype_of(self, name: str, new: Value) -> Value:
-        """A new value in the dtype of the buffer that takes it; a parameter's has it already."""
+        """A new value in the dtype of the buffer that takes it; a parameter, or a complex buffer, has it already."""
         start = next((self.started[node] for node, own in self.buffers.items() if own == name), None)
-        if start is None or start.dtype is None or not isinstance(new, ir.Value):
+        if not isinstance(start, ir.Value) or start.dtype is None or not isinstance(new, ir.Value):
             return new
         return self.op.cast(new, start.dtype)
 

@@ -177,7 +177,7 @@ def _changes(
         if value is MISSING:
             yield Write(table, name, was, None), []
         else:
-            yield from _written(table, name, was, value, registered)
+            yield from _written(table, _key(name), was, value, registered)
 
 
 def _items_changed(table: Items, before: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
@@ -259,6 +259,13 @@ def _written(
     else:
         bare = not tensors and not _holds_tensors(value)
         yield Write(table, name, before, spec, is_repeatable=False, is_bare=bare), []
+
+
+def _key(name: Any) -> Any:
+    """A key, with a whole number in the place of one of torch's, which is none outside of a trace."""
+    if type(name) is tuple:
+        return tuple(map(_key, name))
+    return int(name) if isinstance(name, torch.SymInt) else name
 
 
 def _is_fixed(name: Any) -> bool:

@@ -175,6 +175,8 @@ TABLE: tuple[Row, ...] = (
         t.notes_inputs, _PIECES),
     Row("torch._C._ensureCUDADeviceGuardSet", "have torch's stand-in for missing GPUs outlive a thread", None,
         "capturing in a thread, with a torch for CUDA on a machine without a GPU"),
+    Row("torch._export.non_strict_utils._tensor_min_max", "let Python's max and min take a vector", None,
+        "capturing a forward that calls Python's max or min of a tensor", replaced=True),
     Row("torch._export.passes.replace_set_grad_with_hop_pass.replace_set_grad_with_hop_pass",
         "detach what no_grad blocks compute before torch loses where they end", r.passes_modes, _CAPTURE,
         replaced=True),

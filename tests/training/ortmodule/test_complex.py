@@ -192,3 +192,29 @@ def test_a_trainer_refuses_complex_parameters_with_a_way_out():
     with pytest.raises(CaptureError, match="parameter 'weight' is torch.complex128") as refusal:
         trainer.train_step(x, y)
     assert "ORTModule" in str(refusal.value)
+
+
+class RunningMean(nn.Module):
+    """A layer that keeps the running mean of its complex results in a buffer, as complex batch normalisations do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2, dtype=torch.complex128)
+        self.register_buffer("mean", torch.zeros(2, dtype=torch.complex128))
+
+    def forward(self, x):
+        z = self.linear(x)
+        self.mean = 0.9 * self.mean + 0.1 * z.mean(0).detach()
+        return (z - self.mean).abs().square().sum()
+
+
+def test_a_complex_buffer_that_forward_assigns():
+    eager = RunningMean()
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (2, 3):
+        x = torch.randn(rows, 3, dtype=torch.complex128)
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x).backward()
+        torch.testing.assert_close(ours.mean, eager.mean)
+        torch.testing.assert_close(ours.linear.weight.grad, eager.linear.weight.grad)

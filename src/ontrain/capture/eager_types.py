@@ -1,0 +1,113 @@
+"""What `type(x)`, `isinstance(n, float)` and `max(x)` say to a traced forward: what they say in eager PyTorch."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ontrain.capture.source import is_foreign
+from ontrain.internals import injected, wrapped
+
+__all__ = ["eager_types", "extremes_of_rows"]
+
+_NUMBERS: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+@contextmanager
+def eager_types(scopes: Collection[dict[str, Any]], whole: type[int]) -> Iterator[None]:
+    """Let `type(x) is torch.Tensor` hold in a traced forward, and `isinstance(x.shape[0], numbers.Integral)`.
+
+    A trace has stand-ins of classes of their own. Where forward asks for the class, it would go another way than in
+    eager PyTorch without a word.
+
+    Args:
+        scopes: globals of the module's files, in which `int` is `whole`.
+        whole: the `int` there.
+    """
+    files = [vars(file) for name, file in [*sys.modules.items()] if _sees_stand_ins(name, file)]
+    with (
+        injected(scopes, "type", _asked(whole)),
+        injected(files, "type", _asked(int)),
+        injected([*scopes, *files], "isinstance", _is_instance),
+    ):
+        yield
+
+
+def _sees_stand_ins(name: str, file: Any) -> bool:
+    return not name.startswith(_OTHERS) and is_foreign(getattr(file, "__file__", None) or "<")
+
+
+_OTHERS = ("torch.", "onnx", "sympy", "numpy.", "ontrain.")
+"""Beginnings of the names of files that see no stand-ins, or ought to know them as such."""
+
+
+def _asked(whole: type[int]) -> type:
+    """Return a `type` whose answers are eager PyTorch's, for files in which `int` is `whole`."""
+
+    class Asked(type):
+        """Answers `type(x)`, and leaves `type(name, bases, namespace)` and `isinstance(c, type)` as they are."""
+
+        def __call__(cls, *args: Any, **named: Any) -> Any:
+            if cls is not Type:
+                return super().__call__(*args, **named)
+            if len(args) > 1:
+                return builtins.type(*args, **named)
+            answer = _eager_type(*args)
+            return {int: whole, builtins.type: Type}.get(answer, answer)
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, builtins.type) if cls is Type else super().__instancecheck__(value)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, builtins.type) if cls is Type else super().__subclasscheck__(kind)
+
+        def __eq__(cls, other: object) -> bool:
+            return other is cls or cls is Type and other is builtins.type
+
+        def __hash__(cls) -> int:
+            return hash(builtins.type) if cls is Type else super().__hash__()
+
+    class Type(type, metaclass=Asked):
+        """`type` in the files of a traced forward."""
+
+    return Type
+
+
+def _eager_type(value: Any) -> type:
+    own = builtins.type(value)
+    if own.__module__.startswith("torch._subclasses") and isinstance(value, torch.Tensor):
+        return nn.Parameter if isinstance(value, nn.Parameter) else torch.Tensor
+    return _NUMBERS.get(own, own)
+
+
+def _is_instance(value: Any, kinds: Any) -> bool:
+    kind = _NUMBERS.get(builtins.type(value))
+    return isinstance(value, kinds) or kind is not None and issubclass(kind, kinds)
+
+
+@contextmanager
+def extremes_of_rows() -> Iterator[None]:
+    """Let Python's `max(lengths)` and `min(lengths)` take a vector: torch's exporter hands it to a function of two."""
+
+    def over_rows(own: Callable[..., Any]) -> Callable[..., Any]:
+        def extreme(*args: Any, real_callable: Any, tensor_callable: Any, **named: Any) -> Any:
+            if len(args) == 1 and not named and isinstance(args[0], torch.Tensor):
+                return _extreme(args[0], real_callable, tensor_callable is torch.maximum)
+            return own(*args, real_callable=real_callable, tensor_callable=tensor_callable, **named)
+
+        return extreme
+
+    with wrapped({"torch._export.non_strict_utils._tensor_min_max": over_rows}):
+        yield
+
+
+def _extreme(rows: torch.Tensor, python: Callable[..., Any], largest: bool) -> Any:
+    if rows.ndim != 1 or rows.is_complex():
+        return python(rows)
+    return (rows.max(0) if largest else rows.min(0)).values
