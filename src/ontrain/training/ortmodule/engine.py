@@ -36,6 +36,7 @@ from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Pla
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
+from ontrain.training.ortmodule.own_mode import MODES
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
@@ -229,7 +230,7 @@ class Engine:
         """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks."""
         names = self._cache.watch.read
         layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
-        grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
+        grads = torch.is_grad_enabled() if names & (MODES | {"is_grad_enabled", "requires_grad"}) else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
         return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
@@ -363,9 +364,11 @@ class Engine:
         if first:
             self._numbers.count(args, kwargs)
         hooks = hooks_within(self.module)
+        own_modes = not self._cache.watch.read.isdisjoint(MODES | {"requires_grad"})
+        under_no_grad = own_modes and not torch.is_grad_enabled()
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, resized=resized,
-            asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
+            under_no_grad=under_no_grad, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
         warn_of_hooks(self.module)
@@ -382,8 +385,10 @@ class Engine:
         with put_back(hooks):
             self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
-        entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated, next_axes=next_axes)  # fmt: skip
+        entry = Entry(
+            captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
+            followed=followed, repeated=repeated, next_axes=next_axes, under_no_grad=under_no_grad,
+        )  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry

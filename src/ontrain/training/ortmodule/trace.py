@@ -33,7 +33,7 @@ class Axes(IntEnum):
 
 def trace_call(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *,
-    axes: Axes, resized: bool, asks_requires_grad: bool, paths: bool, course: Course | None,
+    axes: Axes, resized: bool, under_no_grad: bool, paths: bool, course: Course | None,
     varies: Callable[[torch.Tensor], bool], writes_parameters: bool, reads: bool,
 ) -> tuple[Captured, Axes]:  # fmt: skip
     """Return the graph of a module for calls like this one, and which axes the next graph may leave open.
@@ -45,7 +45,8 @@ def trace_call(
         tensors: of the arguments, in order.
         axes: those that the graph leaves open if it can; none otherwise.
         resized: calls of this structure came in other sizes.
-        asks_requires_grad: whether forward asks its own values whether they are followed by autograd.
+        under_no_grad: whether to trace without gradients: forward asks its own values whether they are followed by
+            autograd, or has them followed in a part of it, and is called without.
         paths, course, varies, writes_parameters, reads: see `ontrain.capture.capture`.
 
     Raises:
@@ -72,8 +73,7 @@ def trace_call(
     hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
     hooked = hooks is not None and hooks(False) is not None
     unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
-    # With gradients on, unless forward asks its own values whether they are followed.
-    autograd = torch.enable_grad() if grads or not asks_requires_grad else torch.no_grad()
+    autograd = torch.no_grad() if under_no_grad else torch.enable_grad()
     with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
         try:
             return _of_many_sizes(trace, type(module).__name__, tensors, axes, resized=resized)
