@@ -15,6 +15,7 @@ from ontrain.capture import (
     Captured,
     ChangedStateError,
     Course,
+    InstalledHook,
     bind,
     flatten,
     refuse_lazy,
@@ -92,6 +93,8 @@ class Engine:
         self._kept: KeptState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
+        self._installed: list[InstalledHook] = []  # that forward has registered
+        self._installing: list[InstalledHook] = []  # of the capture whose first call has not returned yet
         self._writes = False  # whether each call writes to parameters
         self._changes = False  # whether attributes changed between calls
         self._by_thread = False  # whether entries stand under the thread that calls
@@ -155,6 +158,7 @@ class Engine:
                 result = run(site, request.tensors, request.draws.masks, self._carried)
             except OtherPathError as error:
                 request.refuse(site, error)
+                self._take_hooks_back()
                 continue
             self._follow_up(site, request.shapes)
             return result
@@ -185,6 +189,7 @@ class Engine:
 
     def _follow_up(self, site: Site, shapes: Sequence[torch.Size]) -> None:
         """Do what forward does to Python objects beside the writes of its graph."""
+        self._installing.clear()
         for set_anew in site.entry.derived:
             set_anew()
         if not self._numbers.are_told:
@@ -197,6 +202,12 @@ class Engine:
             sizes = site.sizes(shapes)
             for counting in site.entry.followed:
                 counting.apply(sizes)
+
+    def _take_hooks_back(self) -> None:
+        """Have the next capture register hooks itself: the attribute that says they are there was not written."""
+        for hook in self._installing:
+            hook.take_back()
+        self._installing.clear()
 
     def _changing(
         self, undo: Callable[[], None] | None, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -371,7 +382,7 @@ class Engine:
             under_no_grad=under_no_grad, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
-        warn_of_hooks(self.module)
+        warn_of_hooks(self.module, self._installed)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
@@ -382,6 +393,10 @@ class Engine:
         )
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
+        for hook in captured.hooks:
+            hook.put()
+        self._installing = list(captured.hooks)
+        self._installed += captured.hooks
         with put_back(hooks):
             self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
