@@ -11,6 +11,7 @@ from torch import nn
 from ontrain import CaptureError, GradientError, InputError, NonFiniteLossError, OntrainError, OptionError
 from ontrain.operators.gradients import rules
 from ontrain.training import ORTTrainer, ORTTrainerOptions, amp, optim
+from ontrain.training.ortmodule import ORTModule
 from tests.training.conftest import DESC, Net, batches, make_trainer
 
 pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("captured_once")]
@@ -304,3 +305,22 @@ def test_a_size_that_forward_branches_on_is_refused_on_the_other_side():
     trainer.train_step(torch.randn(5, 2), torch.randn(5, 1))
     with pytest.raises(InputError, match=r"5 <= x.shape\[0\]"):
         trainer.train_step(torch.randn(3, 2), torch.randn(3, 1))
+
+
+class Chunked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return sum(self.layer(x[start : start + 2]).exp().mean() for start in range(0, x.shape[0], 2))
+
+
+def test_a_size_that_forward_loops_over_names_ortmodule():
+    description = {"inputs": [("x", ["batch", 4])], "outputs": [("loss", [], True)]}
+    trainer = ORTTrainer(Chunked(), description, optim.SGDConfig(lr=0.1))
+    trainer.train_step(torch.rand(6, 4))
+    with pytest.raises(InputError, match=r"forward fixes the dimension 'batch'(.|\n)*way out: .*ORTModule"):
+        trainer.train_step(torch.rand(5, 4))
+    module = ORTModule(Chunked())
+    assert [module(torch.rand(rows, 4)).item() > 0 for rows in (6, 5, 6)] == [True] * 3

@@ -17,6 +17,7 @@ from ontrain.capture.changes import ChangedStateError as ChangedStateError
 from ontrain.capture.counts import Count as Count
 from ontrain.capture.decisions import Decision as Decision, Decisions as Decisions
 from ontrain.capture.guards import GUARDS as GUARDS
+from ontrain.capture.hooks import InstalledHook as InstalledHook
 from ontrain.capture.inspection import (
     Inspected as Inspected,
     Mark as Mark,
@@ -32,7 +33,7 @@ from ontrain.capture.iterators import (
 )
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
-from ontrain.capture.names import CLONED as CLONED, REQUIRES_GRAD as REQUIRES_GRAD
+from ontrain.capture.names import CLONED as CLONED, FIXED as FIXED, REQUIRES_GRAD as REQUIRES_GRAD
 from ontrain.capture.onnx_file import FiledModel as FiledModel, OnnxModel, load_filed as load_filed, load_onnx
 from ontrain.capture.own_failure import FailingForwardError as FailingForwardError, refuse_as_eager as refuse_as_eager
 from ontrain.capture.owners import Owner as Owner, owners_of as owners_of

@@ -15,6 +15,7 @@ from ontrain.capture.chances import Course
 from ontrain.capture.counts import Count
 from ontrain.capture.decisions import Decisions
 from ontrain.capture.guards import Guards
+from ontrain.capture.hooks import InstalledHook
 from ontrain.capture.inspection import Inspected
 from ontrain.capture.masks import DrawnMask
 from ontrain.capture.names import COMPLEX
@@ -53,6 +54,7 @@ class Captured:
         masks: those that forward draws by numpy, in order; they are further inputs of the model, and whoever runs it
             draws them.
         rewritten: the numbers of the inputs that forward writes to.
+        hooks: those that forward registers on parts of the module; they were taken back.
         returns_writes: whether the tensors in what it writes, and these inputs, are outputs of the graph.
         reads: the names of the attributes that forward looks up, by the place in memory of the dictionary that has a
             submodule's attributes. Nothing is known of a submodule that is not there.
@@ -82,6 +84,7 @@ class Captured:
     rewritten: Sequence[int] = ()
     returns_writes: bool = False
     reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    hooks: Sequence[InstalledHook] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -23,6 +23,7 @@ from ontrain.capture.decisions import WAY_OUT, Answers, Decision, TwoDevicesErro
 from ontrain.capture.fake import exporting, stand_ins
 from ontrain.capture.frozen import FrozenParameters
 from ontrain.capture.generators import DrawnNumberError, Run, branching_on_draws, without_draws
+from ontrain.capture.hooks import InstalledHook
 from ontrain.capture.inspection import restart
 from ontrain.capture.iterators import refused_iterators
 from ontrain.capture.key_values import asks_for_cache, with_unread
@@ -93,12 +94,14 @@ class Leavings:
         writes: what it writes to other Python objects.
         rewritten: the numbers of the input tensors that it writes to.
         reads: the attributes that it reads, if they were noted, see `Reads.by_attributes`.
+        hooks: those that it registers.
     """
 
     attached: Sequence[AttachedBuffer] = ()
     writes: Sequence[Write] = ()
     rewritten: Sequence[int] = ()
     reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    hooks: Sequence[InstalledHook] = ()
 
 
 @dataclass(frozen=True)
@@ -344,7 +347,7 @@ class Flat(nn.Module):
         # A module may keep a mask or a position table in an attribute; torch refuses to trace one that still holds
         # a traced tensor at the end.
         with ExitStack() as stack:
-            stack.enter_context(unchanged_attributes(self.module, state=False))
+            installed = stack.enter_context(unchanged_attributes(self.module, state=False))
             self._containers.refer_to_traced()
             stack.enter_context(assigned_buffers(self.module))
             stack.enter_context(same_parts(self.module))
@@ -368,7 +371,7 @@ class Flat(nn.Module):
             if self._leaves is not None:
                 attached, writes = list(attached_buffers(self.module)), [write for write, _ in changes]
                 known = {} if reads is None else reads.by_attributes()
-                self._leaves(Leavings(attached, writes, rewritten, known))
+                self._leaves(Leavings(attached, writes, rewritten, known, installed))
             written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]
         self._returned(spec)
         self._check_objects(named, tensors)

@@ -189,7 +189,8 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     clock.lap("translate")
     left = exported.left
     writes = known_writes(left.writes, guards.symbols())
-    leaves = left.attached or left.writes or left.rewritten
+    hooks = [hook for hook in left.hooks if hook.is_lasting]
+    leaves = left.attached or left.writes or left.rewritten or hooks
     outside = translated.varying or translated.masks
     whole = not (leaves or exported.decisions or exported.course or outside)
     if cache is not None and whole:
@@ -200,7 +201,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
         constants=translated.constants, varying=translated.varying, inspected=inspected_outputs(model, marks),
         decisions=translated.path, counts=list(counts(writes)),
         returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
-        writes=writes, rewritten=left.rewritten, reads=left.reads,
+        writes=writes, rewritten=left.rewritten, reads=left.reads, hooks=hooks,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-__all__ = ["CLONED", "COMPLEX", "REQUIRES_GRAD", "Names", "State"]
+__all__ = ["CLONED", "COMPLEX", "FIXED", "REQUIRES_GRAD", "Names", "State"]
 
 REQUIRES_GRAD = "ontrain.requires_grad"
 """Metadata key of a parameter input that is frozen; its value is then "0"."""
@@ -16,6 +16,9 @@ CLONED = "ontrain.cloned"
 """Metadata key of a buffer that forward copies before it reads it, so that it may be written to before backward."""
 COMPLEX = "ontrain.complex"
 """Metadata key of a graph's input or output that holds a complex tensor as `torch.view_as_real` shows it."""
+
+FIXED = "ontrain.fixed"
+"""Metadata key of an input: the dimensions that were to vary and that forward fixes, as in "0:batch,1:length"."""
 
 
 @dataclass(frozen=True)

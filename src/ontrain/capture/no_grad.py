@@ -86,12 +86,14 @@ class _Block:
         if node.target is private("torch._C._set_grad_enabled"):
             self._switch(node, bool(node.args[0]))
             return
+        if node.op == "output":
+            self._switch(node, enabled=True)
         for where in memory(node):
             self._made_in.setdefault(where, self._blocks)
         if node.op == "placeholder":
             if is_differentiable(node) and node.name not in self._constants:
                 self._reached |= memory(node)
-        elif self._enabled or node.op == "output":
+        elif self._enabled:
             node.args = fx.map_arg(node.args, self._seen_outside)
             node.kwargs = fx.map_arg(node.kwargs, self._seen_outside)
             self._reach(node)
@@ -148,7 +150,7 @@ class _Block:
         (target,) = targets
         with self._graph.inserting_before(node):
             detached = self._graph.call_function(_DETACH, (target,))
-        detached.meta = dict(target.meta)
+        detached.meta = {**node.meta, **target.meta}  # an input is in no module
         for name, at in written_arguments(node):
             if at is None:
                 node.update_kwarg(name, detached)

@@ -23,6 +23,7 @@ from ontrain.capture.changes import NewBufferError
 from ontrain.capture.checks import passed_checks
 from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elements
 from ontrain.capture.eager_types import eager_types, extremes_of_rows
+from ontrain.capture.hooks import InstalledHook
 from ontrain.capture.key_values import without_cache
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
@@ -89,7 +90,7 @@ def tracing(
 
 
 @contextmanager
-def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[None]:
+def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[list[InstalledHook]]:
     """Give every submodule's attributes their values back, containers their items; buffers only with `state`.
 
     A hook that forward has removed stays removed: some remove themselves in their first call.
@@ -97,8 +98,11 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
     Args:
         module: what is called within.
         state: whether tables of parameters, buffers and submodules are attributes, too.
+
+    Yields:
+        The hooks that were registered within and are taken back, once it is left.
     """
-    before = []
+    before, installed = [], list[InstalledHook]()
     for submodule in module.modules():
         attributes = {
             name: (value, _items(value))
@@ -107,7 +111,7 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
         }
         before.append((submodule, attributes))
     try:
-        yield
+        yield installed
     finally:
         for submodule, attributes in before:
             for name in [n for n in submodule.__dict__ if n not in attributes and (state or n not in MODULE_STATE)]:
@@ -117,6 +121,7 @@ def unchanged_attributes(module: nn.Module, *, state: bool = True) -> Iterator[N
                 if items is None:
                     continue
                 if name.startswith(MODULE_HOOKS):
+                    installed += [InstalledHook(value, *new) for new in value.items() if new[0] not in items]
                     items = {number: hook for number, hook in items.items() if number in value}
                 value.clear()
                 (value.extend if isinstance(value, list) else value.update)(items)

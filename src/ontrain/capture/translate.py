@@ -19,7 +19,7 @@ from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.decisions import WAY_OUT, Decision, Decisions, RandomBranchError, standing
 from ontrain.capture.inspection import INSPECTED
 from ontrain.capture.masks import DrawnMask
-from ontrain.capture.names import COMPLEX, REQUIRES_GRAD, Names
+from ontrain.capture.names import COMPLEX, FIXED, REQUIRES_GRAD, Names
 from ontrain.capture.outside import OutsideTensors, original_of
 from ontrain.capture.program import prepare
 from ontrain.capture.source import source_line
@@ -209,7 +209,7 @@ class _Program(Walk):
 
     def _user_input(self, node: fx.Node, index: int) -> ir.Value:
         name, val = self.names.inputs[index], node.meta["val"]
-        wanted = self.names.dynamic[index]
+        wanted, fixed = self.names.dynamic[index], list[str]()
         for axis, size in enumerate(val.shape):
             wish = wanted.get(axis)
             if wish is None:
@@ -217,9 +217,12 @@ class _Program(Walk):
             what = f"dimension {axis} ({wish!r}) of input {name!r}"
             if not isinstance(size, torch.SymInt) or isinstance(self.symbols.convert(size), int):
                 self.specialised.append(f"{what} is fixed to {size} by the model")
+                fixed.append(f"{axis}:{wish}")
             elif (tied := self.symbols.name(size, wish)) != wish:
                 self.specialised.append(f"{what} is tied to {tied!r} by the model")
         value = self._value(f"input {name!r}", name, val.dtype, self.symbols.dims(val.shape))
+        if fixed:
+            value.metadata_props[FIXED] = ",".join(fixed)
         for axis, size in enumerate(val.shape):
             if isinstance(size, torch.SymInt):
                 self.symbols.locate(size, value, axis)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 import torch
 
-from ontrain.capture import GUARDS, tensor_dtype
+from ontrain.capture import FIXED, GUARDS, tensor_dtype
 from ontrain.errors import InputError
 from ontrain.graph import Role, by_role, describe, shape_text, source_of
 from ontrain.internals import tensor_of
@@ -217,9 +217,16 @@ def check_shape(
     )
     if not fits:
         text = [w if isinstance(w, int) else w.value for w in wanted]
+        problem = f"input {name!r} has shape {list(shape)}, the graph expects {text}"
+        same_rank = len(wanted) == len(shape)
+        if same_rank and (fixed := _fixed_by_forward(value, shape)):
+            raise InputError(
+                problem, reason=f"forward fixes the dimension {fixed[0]!r}, as a loop of Python's over a size does",
+                way_out="pad each batch to that size, or train the module in a loop of your own with ORTModule, which "
+                "captures it for each size",
+            )  # fmt: skip
         raise (InputError if wanted else ScalarError)(
-            f"input {name!r} has shape {list(shape)}, the graph expects {text}",
-            way_out="feed that shape" + (f", or {origin.vary}" if len(wanted) == len(shape) else ""),
+            problem, way_out="feed that shape" + (f", or {origin.vary}" if same_rank else "")
         )
     for dim, size in zip(wanted, shape, strict=True):
         if isinstance(dim, int) or dim.value is None:
@@ -230,6 +237,13 @@ def check_shape(
                 f"dimension {dim.value!r} is {size} in input {name!r} and {before[0]} in {before[1]!r}",
                 way_out=f"give the batch one size along it, or {origin.part}",
             )
+
+
+def _fixed_by_forward(value: ir.Value, shape: Sequence[int]) -> list[str]:
+    """The names of dimensions that have another size here and were described as varying."""
+    noted = [note.split(":", 1) for note in value.metadata_props.get(FIXED, "").split(",") if note]
+    assert value.shape is not None
+    return [name for axis, name in noted if value.shape[int(axis)] != shape[int(axis)]]
 
 
 def _expected(graph: ir.Graph) -> str:

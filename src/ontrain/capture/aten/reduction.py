@@ -256,15 +256,6 @@ def cdist(op: AtenBuilder, a: Value, b: Value, p: float = 2, compute_mode: int |
     return _distance(op, op.Unsqueeze(a, [-2]) - op.Unsqueeze(b, [-3]), p)
 
 
-@aten("_pdist_forward", "pdist")
-def pdist(op: AtenBuilder, x: Value, p: float = 2) -> Value:
-    rows = op.input_shape(0)[0]
-    if not isinstance(rows, int):
-        raise op.refuse("pdist over a number of rows that varies", "its pairs are constant", "use torch.cdist(x, x)")
-    first, second = (op.const(np.asarray(i, np.int64)) for i in np.triu_indices(rows, 1))
-    return _distance(op, op.Gather(x, first, axis=0) - op.Gather(x, second, axis=0), p)
-
-
 def _distance(op: AtenBuilder, difference: Value, p: float) -> Value:
     """The p-norm over the last axis. That of order 0, torch's own included, has zeros for a gradient, and not none."""
     if p != 0:

@@ -15,6 +15,7 @@ from ontrain.capture import (
     Captured,
     ChangedStateError,
     Course,
+    InstalledHook,
     bind,
     flatten,
     refuse_lazy,
@@ -36,6 +37,7 @@ from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Pla
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
+from ontrain.training.ortmodule.own_mode import MODES
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
@@ -91,6 +93,8 @@ class Engine:
         self._kept: KeptState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
+        self._installed: list[InstalledHook] = []  # that forward has registered
+        self._installing: list[InstalledHook] = []  # of the capture whose first call has not returned yet
         self._writes = False  # whether each call writes to parameters
         self._changes = False  # whether attributes changed between calls
         self._by_thread = False  # whether entries stand under the thread that calls
@@ -154,6 +158,7 @@ class Engine:
                 result = run(site, request.tensors, request.draws.masks, self._carried)
             except OtherPathError as error:
                 request.refuse(site, error)
+                self._take_hooks_back()
                 continue
             self._follow_up(site, request.shapes)
             return result
@@ -184,6 +189,7 @@ class Engine:
 
     def _follow_up(self, site: Site, shapes: Sequence[torch.Size]) -> None:
         """Do what forward does to Python objects beside the writes of its graph."""
+        self._installing.clear()
         for set_anew in site.entry.derived:
             set_anew()
         if not self._numbers.are_told:
@@ -196,6 +202,12 @@ class Engine:
             sizes = site.sizes(shapes)
             for counting in site.entry.followed:
                 counting.apply(sizes)
+
+    def _take_hooks_back(self) -> None:
+        """Have the next capture register hooks itself: the attribute that says they are there was not written."""
+        for hook in self._installing:
+            hook.take_back()
+        self._installing.clear()
 
     def _changing(
         self, undo: Callable[[], None] | None, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -229,7 +241,7 @@ class Engine:
         """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks."""
         names = self._cache.watch.read
         layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
-        grads = torch.is_grad_enabled() if names & {"is_grad_enabled", "requires_grad"} else None
+        grads = torch.is_grad_enabled() if names & (MODES | {"is_grad_enabled", "requires_grad"}) else None
         leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
         return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
@@ -364,12 +376,14 @@ class Engine:
         if first:
             self._numbers.count(args, kwargs)
         hooks = hooks_within(self.module)
+        own_modes = not self._cache.watch.read.isdisjoint(MODES | {"requires_grad"})
+        under_no_grad = own_modes and not torch.is_grad_enabled()
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, misfits=misfits,
-            asks_requires_grad="requires_grad" in self._cache.watch.read, paths=self._paths, course=course,
+            under_no_grad=under_no_grad, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
-        warn_of_hooks(self.module)
+        warn_of_hooks(self.module, self._installed)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
@@ -380,11 +394,17 @@ class Engine:
         )
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
+        for hook in captured.hooks:
+            hook.put()
+        self._installing = list(captured.hooks)
+        self._installed += captured.hooks
         with put_back(hooks):
             self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
-        entry = Entry(captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
-                      followed=followed, repeated=repeated, next_axes=next_axes)  # fmt: skip
+        entry = Entry(
+            captured, self._provider, device, self._debug, lazy=self._lazy, recomputation=self._recomputation,
+            followed=followed, repeated=repeated, next_axes=next_axes, under_no_grad=under_no_grad,
+        )  # fmt: skip
         if not self._paths:  # as where the module may run in pieces
             refuse_carried(entry)
         return entry

@@ -48,6 +48,7 @@ class Entry:
         lazy: whether outputs may be left out of plans at all.
         recomputation: activations that backward computes again instead of finding them in memory.
         repeated: what forward writes to Python objects.
+        under_no_grad: whether the module was traced without gradients but those of parts of forward.
         next_axes: those that the next graph for such calls leaves open, if they come in other sizes.
 
     Attributes:
@@ -63,9 +64,10 @@ class Entry:
         self, captured: Captured, provider: str, device: torch.device, debug: DebugOptions, *, lazy: bool,
         recomputation: Recomputation | None = None, followed: Sequence[Following] = (),
         repeated: Sequence[Repetition] = (), next_axes: Axes = Axes.ALL,
+        under_no_grad: bool = False,
     ) -> None:  # fmt: skip
         self.captured, self.followed, self.repeated, self.next_axes = captured, followed, repeated, next_axes
-        self.derived = set_derived(captured)
+        self.derived, self._under_no_grad = set_derived(captured), under_no_grad
         self.results = Results(captured, repeated)
         self.outputs, self.new_inputs = self.results.names, captured.new_inputs
         self.inspected, self.decisions = captured.inspected, captured.decisions
@@ -149,6 +151,10 @@ class Entry:
             wanted = [name for name, flag in zip(names, flags, strict=True) if flag]
             mode = self._modes[flags] = self._mode_of(wanted)
         return mode
+
+    def records_gradients(self) -> bool:
+        """Whether results have gradients though the call is under `torch.no_grad`: those of parts of forward."""
+        return self._under_no_grad and not torch.is_inference_mode_enabled()
 
     def _mode_of(self, wanted: Sequence[str]) -> Mode:
         """What a call is differentiated by where these want gradients."""

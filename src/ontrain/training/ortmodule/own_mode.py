@@ -8,7 +8,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["enables_gradients"]
+__all__ = ["MODES", "enables_gradients"]
+
+MODES = frozenset({"enable_grad", "set_grad_enabled"})
+"""Names of what has gradients recorded in a part of forward, also where it is called under `torch.no_grad`."""
 
 
 def enables_gradients(forward: Callable[..., Any]) -> bool:

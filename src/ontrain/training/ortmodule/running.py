@@ -42,7 +42,7 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
     inputs = [*_inputs(site, tensors), *masks]
     for number in entry.new_inputs:  # backward reads what it was
         inputs[number] = inputs[number].clone()
-    mode = entry.mode(inputs) if torch.is_grad_enabled() else None
+    mode = entry.mode(inputs) if torch.is_grad_enabled() or entry.records_gradients() else None
     if mode is None or not mode.active:
         plan = session.plan(inputs)
         seed = _draw(plan.executable.stochastic)
@@ -60,10 +60,10 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
         dict(zip(entry.places, (*entry.tensors, *inputs), strict=True)), entry.differentiated.gradients,
         following=entry.following, cloned=entry.cloned,
     )  # fmt: skip
-    with without_autocast(session.device.type):
+    with without_autocast(session.device.type), torch.enable_grad():
         results = call.run()
-    carried.note(entry, call)
-    return entry.results.result(results, site.ordered(tensors))
+        carried.note(entry, call)
+        return entry.results.result(results, site.ordered(tensors))
 
 
 def _inputs(site: Site, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

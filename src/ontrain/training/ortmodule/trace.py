@@ -35,7 +35,7 @@ class Axes(IntEnum):
 
 def trace_call(
     module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor], *,
-    axes: Axes, misfits: Sequence[FixedSizes], asks_requires_grad: bool, paths: bool, course: Course | None,
+    axes: Axes, misfits: Sequence[FixedSizes], under_no_grad: bool, paths: bool, course: Course | None,
     varies: Callable[[torch.Tensor], bool], writes_parameters: bool, reads: bool,
 ) -> tuple[Captured, Axes]:  # fmt: skip
     """Return the graph of a module for calls like this one, and which axes the next graph may leave open.
@@ -47,7 +47,8 @@ def trace_call(
         tensors: of the arguments, in order.
         axes: those that the graph leaves open if it can; none otherwise.
         misfits: the sizes that captures which do not hold for the call want of its tensors.
-        asks_requires_grad: whether forward asks its own values whether they are followed by autograd.
+        under_no_grad: whether to trace without gradients: forward asks its own values whether they are followed by
+            autograd, or has them followed in a part of it, and is called without.
         paths, course, varies, writes_parameters, reads: see `ontrain.capture.capture`.
 
     Raises:
@@ -74,8 +75,7 @@ def trace_call(
     hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
     hooked = hooks is not None and hooks(False) is not None
     unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
-    # With gradients on, unless forward asks its own values whether they are followed.
-    autograd = torch.enable_grad() if grads or not asks_requires_grad else torch.no_grad()
+    autograd = torch.no_grad() if under_no_grad else torch.enable_grad()
     with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
         try:
             return _of_many_sizes(trace, type(module).__name__, tensors, axes, misfits)

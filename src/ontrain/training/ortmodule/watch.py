@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ontrain.capture import OF_PYTHON, Table, Write, sparse_tensors
+from ontrain.capture import OF_PYTHON, InstalledHook, Table, Write, sparse_tensors
 from ontrain.errors import CaptureError
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, dispatch_modes, global_hooks, of, version_of
 from ontrain.training.inspection import inspects
@@ -299,17 +299,23 @@ def check_hooks(module: nn.Module) -> None:
             )
 
 
-def warn_of_hooks(module: nn.Module) -> None:
+def warn_of_hooks(module: nn.Module, own: Iterable[InstalledHook] = ()) -> None:
     """Warn of the hooks inside a module that no later call runs; asked after a capture, which some take for their own.
 
     Lightning's summary, for example, registers hooks that note sizes and remove themselves.
 
+    Args:
+        module: that was captured.
+        own: the hooks that its forward registers, which are a part of it.
+
     Warns:
         UserWarning: a submodule has a forward hook.
     """
+    known = {id(installed.hook) for installed in own}
     for name, submodule in module.named_modules():
         forward, forward_pre, *_ = _hooks_of(submodule)
-        if not all(inspects(hook) or is_deriving(hook) for hook in (*forward.values(), *forward_pre.values())):
+        hooks = (*forward.values(), *forward_pre.values())
+        if not all(inspects(hook) or is_deriving(hook) or id(hook) in known for hook in hooks):
             warnings.warn(
                 f"the forward hooks of submodule {name!r} run while the module is captured, and their code never "
                 "again: what they do to tensors is part of the graph, what they print is of the capture",
