@@ -30,4 +30,6 @@ def test_a_row_resizes_images_as_onnxruntime_does(rng, factors, ways, transforma
     )
     model, feeds = chain(rng, [resize], shape=shape, weights={"sizes": sizes})
     session = assert_as_onnxruntime(model, feeds, rtol=1e-5, atol=1e-5)
-    assert calls(session) == rows_among_calls(session) == ["onnxruntime_Exp + Neg + Interpolate + Abs + Sqrt"]
+    # A cubic one stays ours where it stands among large nodes.
+    name = "Interpolate" if ways["mode"] == "cubic" else "Resize"
+    assert calls(session) == rows_among_calls(session) == [f"onnxruntime_Exp + Neg + {name} + Abs + Sqrt"]
