@@ -100,3 +100,23 @@ def test_pythons_extremes_of_a_vector(rng):
             loss.backward()
         torch.testing.assert_close(losses[1], losses[0])
         torch.testing.assert_close(wrapped.layer.weight.grad, module.layer.weight.grad)
+
+
+class Unhashed(type):
+    def __eq__(cls, other):
+        return cls is other
+
+
+class Box(metaclass=Unhashed):
+    pass
+
+
+class OfABox(nn.Module):
+    def forward(self, x):
+        box = Box()
+        return x * (2 if type(box) is Box and isinstance(box, Box) else 3)
+
+
+def test_a_class_without_a_hash_is_told():
+    x = torch.randn(3)
+    torch.testing.assert_close(ORTModule(OfABox())(x), 2 * x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from ontrain.internals import injected, wrapped
 
 __all__ = ["eager_types", "extremes_of_rows"]
 
-_NUMBERS: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_NUMBERS = ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool))
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _asked(whole: type[int]) -> type:
             if len(args) > 1:
                 return builtins.type(*args, **named)
             answer = _eager_type(*args)
-            return {int: whole, builtins.type: Type}.get(answer, answer)
+            return whole if answer is int else Type if answer is builtins.type else answer
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, builtins.type) if cls is Type else super().__instancecheck__(value)
@@ -83,11 +83,16 @@ def _eager_type(value: Any) -> type:
     own = builtins.type(value)
     if own.__module__.startswith("torch._subclasses") and isinstance(value, torch.Tensor):
         return nn.Parameter if isinstance(value, nn.Parameter) else torch.Tensor
-    return _NUMBERS.get(own, own)
+    return _number(own) or own
+
+
+def _number(own: type) -> type | None:
+    """What a stand-in of this class is a number of; a class need not have a hash."""
+    return next((kind for stand_in, kind in _NUMBERS if own is stand_in), None)
 
 
 def _is_instance(value: Any, kinds: Any) -> bool:
-    kind = _NUMBERS.get(builtins.type(value))
+    kind = _number(builtins.type(value))
     return isinstance(value, kinds) or kind is not None and issubclass(kind, kinds)
 
 

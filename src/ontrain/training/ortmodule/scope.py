@@ -78,7 +78,7 @@ class Scope:
         self.read = {name for function in called for name in _names(function.__code__)}
         named = [value for function in called for value in _classes_named(function)]
         named += [value for kind in kinds for value in vars(kind).values() if isinstance(value, type)]
-        classes = list(dict.fromkeys([*kinds, *_with_metaclasses(_bases(named))]))
+        classes = _distinct([*kinds, *_with_metaclasses(_bases(named))])
         self._classes = [vars(kind) for kind in classes]
         self._add_classes(classes)
         self._add_globals(functions, called)
@@ -267,10 +267,14 @@ def _bases(kinds: Iterable[type]) -> Iterator[type]:
 
 
 def _with_metaclasses(kinds: Iterable[type]) -> list[type]:
-    """The classes that are no library's, and their metaclasses."""
-    own = [kind for kind in dict.fromkeys(kinds) if _is_own(kind) and not issubclass(kind, Enum)]
+    """The classes that are no library's, and their metaclasses. A class need not have a hash."""
+    own = [kind for kind in _distinct(kinds) if _is_own(kind) and not issubclass(kind, Enum)]
     metaclasses = [base for kind in own for base in type(kind).__mro__ if _is_own(base)]
-    return list(dict.fromkeys([*own, *(kind for kind in metaclasses if kind.__module__ != "enum")]))
+    return _distinct([*own, *(kind for kind in metaclasses if kind.__module__ != "enum")])
+
+
+def _distinct(kinds: Iterable[type]) -> list[type]:
+    return list({id(kind): kind for kind in kinds}.values())
 
 
 def _attributes(classes: Iterable[Mapping[str, object]]) -> list[frozenset[str]]:
