@@ -15,7 +15,6 @@ from ontrain.capture import (
     Captured,
     ChangedStateError,
     Course,
-    InstalledHook,
     bind,
     flatten,
     refuse_lazy,
@@ -32,6 +31,7 @@ from ontrain.training.ortmodule.debug import DebugOptions
 from ontrain.training.ortmodule.entry import Entry, Site
 from ontrain.training.ortmodule.forms import Buffers, FormerState, Forms
 from ontrain.training.ortmodule.given_state import GivenState, computed_attributes, given_parameters
+from ontrain.training.ortmodule.installed_hooks import InstalledHooks
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Place
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
@@ -93,8 +93,7 @@ class Engine:
         self._kept: KeptState | None = None
         self._replaced: set[str] = set()
         self._written: dict[int, torch.Tensor] = {}
-        self._installed: list[InstalledHook] = []  # that forward has registered
-        self._installing: list[InstalledHook] = []  # of the capture whose first call has not returned yet
+        self._installed = InstalledHooks()
         self._writes = False  # whether each call writes to parameters
         self._changes = False  # whether attributes changed between calls
         self._by_thread = False  # whether entries stand under the thread that calls
@@ -158,7 +157,7 @@ class Engine:
                 result = run(site, request.tensors, request.draws.masks, self._carried)
             except OtherPathError as error:
                 request.refuse(site, error)
-                self._take_hooks_back()
+                self._installed.take_back()
                 continue
             self._follow_up(site, request.shapes)
             return result
@@ -189,7 +188,7 @@ class Engine:
 
     def _follow_up(self, site: Site, shapes: Sequence[torch.Size]) -> None:
         """Do what forward does to Python objects beside the writes of its graph."""
-        self._installing.clear()
+        self._installed.keep()
         for set_anew in site.entry.derived:
             set_anew()
         if not self._numbers.are_told:
@@ -202,12 +201,6 @@ class Engine:
             sizes = site.sizes(shapes)
             for counting in site.entry.followed:
                 counting.apply(sizes)
-
-    def _take_hooks_back(self) -> None:
-        """Have the next capture register hooks itself: the attribute that says they are there was not written."""
-        for hook in self._installing:
-            hook.take_back()
-        self._installing.clear()
 
     def _changing(
         self, undo: Callable[[], None] | None, args: tuple[object, ...], kwargs: dict[str, Any]
@@ -383,7 +376,7 @@ class Engine:
             under_no_grad=under_no_grad, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
-        warn_of_hooks(self.module, self._installed)
+        warn_of_hooks(self.module, self._installed.all)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions
@@ -394,10 +387,7 @@ class Engine:
         )
         for write in (r.write for r in repeated if r.course is not WriteCourse.ONCE):
             write.prepare()  # a new attribute would be a change of the module
-        for hook in captured.hooks:
-            hook.put()
-        self._installing = list(captured.hooks)
-        self._installed += captured.hooks
+        self._installed.put(captured.hooks)
         with put_back(hooks):
             self._cache.watch = self._watching(captured, repeated, followed)
         self._replaced |= computed_attributes(self.module, captured.varying.values())
