@@ -40,9 +40,11 @@ def eager_types(scopes: Collection[dict[str, Any]], whole: type[int]) -> Iterato
 
 
 def _sees_stand_ins(name: str, file: Any) -> bool:
-    return not name.startswith(_OTHERS) and is_foreign(getattr(file, "__file__", None) or "<")
+    # A file may load others when it is asked for what it has.
+    return not name.startswith(_OTHERS) and is_foreign(getattr(file, "__dict__", _NOTHING).get("__file__") or "<")
 
 
+_NOTHING: dict[str, Any] = {}
 _OTHERS = ("torch.", "onnx", "sympy", "numpy.", "ontrain.")
 """Beginnings of the names of files that see no stand-ins, or ought to know them as such."""
 

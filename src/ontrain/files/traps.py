@@ -138,6 +138,7 @@ class _Guard:
         del graph.node[:]
         guards = self._start.of_another_graph()
         for node in before:
+            check_text(node)
             check_scales(node, self._fixed)
             check_labels(node)
             if _follows(node, self._fixed):
@@ -162,7 +163,6 @@ class _Guard:
 
     def _look_at(self, node: onnx.NodeProto, types: Types, known: dict[str, Any], guards: GuardNodes) -> None:
         """Refuse a node, or guard it, for all but the graphs in it; note a constant's type and value."""
-        check_text(node)
         if node.op_type == "Constant" or node.op_type.encode() in _FORMS or any(subgraphs(node)):
             check_form(node, self.opset)
         self.count += without_empty_names(node, self.opset)
