@@ -19,7 +19,7 @@ def test_every_private_operator_of_a_cpu_has_a_case():
     assert ROWS.keys() == CASES.keys()
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("name", "how"),
     [(name, "gone") for name in CASES]

@@ -39,7 +39,7 @@ def test_whatever_a_rule_emits_can_be_differentiated(sample: Sample, rng: np.ran
     assert any(g is not None for g in grads)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_gradients_in_half_precision_are_well_typed(sample: Sample, dtype: str, rng: np.random.Generator) -> None:

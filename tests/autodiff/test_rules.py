@@ -145,7 +145,7 @@ def tolerance_of(sample: Sample, in_double: float, in_single: float = 1e-5) -> f
 
 
 @every_sample
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_gradient_equals_finite_differences(sample: Sample, once: First) -> None:
     graph, rng = once.graph, going_on(once.drawn)
     if graph.y[0].dtype.itemsize < 8 and sample.dtype == "float64":
@@ -234,7 +234,7 @@ def _transposes_forward_mode(sample: Sample, once: First) -> None:
     close(right, left, tolerance_of(sample, 1e-10))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_sample
 def test_second_derivative_equals_finite_differences_of_the_first(sample: Sample, once: First, twice: Second) -> None:
     if not sample.second or sample.dtype != "float64":

@@ -37,6 +37,8 @@ def run(folder, monkeypatch, *options: str) -> dict:
     return json.loads(line)
 
 
+@pytest.mark.thorough
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("workload", "dtype", "engines", "tolerance"),
     [

@@ -84,7 +84,7 @@ def assert_equal(ours, eager, arguments):
 
 
 @pytest.mark.parametrize("make", [Detector, lambda: Detector(maximize=True), ByModule, InGroups, ByArrays])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_matched_losses_and_gradients_are_eagers(make):
     eager = make().double()
     ours = ORTModule(copy.deepcopy(eager))

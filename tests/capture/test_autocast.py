@@ -50,7 +50,7 @@ def step(module, tensors, half=None):
     return [*outputs, *(leaf.grad for leaf in leaves), *(parameter.grad for parameter in module.parameters())]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize(("layer", "half", "x", "states", "packed"), CASES)
 def test_a_recurrent_layer_has_eagers_dtypes_under_autocast(layer, half, x, states, packed):
     if "projected" in layer and packed:

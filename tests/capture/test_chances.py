@@ -94,6 +94,7 @@ def stepped(module, x):
     return y, [parameter.grad for parameter in module.parameters()], module.calls.clone()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", CHOICES)
 def test_each_call_takes_the_branch_that_eager_takes_and_moves_the_generators_as_eager(kind):
     torch.manual_seed(0)

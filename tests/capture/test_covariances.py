@@ -45,6 +45,7 @@ class Weighed(nn.Module):
         return (y * torch.arange(1.0, 1 + y.numel(), dtype=y.dtype).reshape(y.shape)).sum()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 @pytest.mark.parametrize("name", CASES)

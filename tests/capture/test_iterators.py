@@ -151,6 +151,7 @@ def test_pytorch_takes_all_items_where_it_answers(options: dict[str, Any]) -> No
         torch.testing.assert_close(ours(X), eager(X))
 
 
+@pytest.mark.thorough
 def test_an_iterator_that_comes_later_gives_each_call_its_item_in_pieces() -> None:
     """The first call makes it, and the loop sets another one."""
 

@@ -140,6 +140,7 @@ def speech(**options):
     return {**sizes, **still, **options}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "kind, options",
     [("Wav2Vec2", {}), ("Hubert", {"mask_time_prob": 0.4, "mask_feature_prob": 0.3, "layerdrop": 0.0})],

@@ -89,6 +89,7 @@ def test_a_bool_to_a_power_that_torch_export_takes_for_a_number_is_refused(expon
         ORTModule(Pairs(lambda a, b: torch.ops.aten.pow(a, exponent)))([a], [a])
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_all_pairs_of_dtypes(name):
     function = FUNCTIONS[name]

@@ -9,7 +9,7 @@ import torch
 
 from tests.capture import module_db
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 pytest.importorskip("expecttest", reason="torch's module samples need it")
 

@@ -45,6 +45,7 @@ class Wrong(nn.Module):
 KINDS = ["linear", "lstm", "sum", "dtype", "loss", "name", "key"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("breaks", ["refuse", "allow"])
 def test_torchs_own_words_the_line_and_a_way_out_that_helps(kind: str, breaks: str) -> None:

@@ -116,7 +116,7 @@ def assert_as_eager(ours, eager, arguments, leaves):
     assert_same_gradients(ours, eager, **DOUBLE)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_layers_over_packed_rows_are_eagers_for_all_lengths_of_one_capture(variant, enforce_sorted):
@@ -204,6 +204,7 @@ class Padding(nn.Module):
         return (y * weights(y)).square().sum() + sum(p.sin().sum() for p in parts) + last.sum() * y.shape[1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_sequences_are_padded_unpadded_and_packed_at_any_length(side):
     ours, eager = pair(Padding(side).double())
@@ -212,6 +213,7 @@ def test_sequences_are_padded_unpadded_and_packed_at_any_length(side):
         assert_as_eager(ours, eager, leaves, leaves)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [{}, {"batch_first": True, "bias": False, **DEEP}])
 def test_a_projection_over_packed_rows_stays_where_a_sequence_ends(options):
     ours, eager = pair(Packed(nn.LSTM(3, 4, proj_size=2, **options), of_rows).double())

@@ -44,6 +44,7 @@ class Weighed(nn.Module):
         return (y * torch.arange(1.0, 1 + y.numel(), dtype=y.dtype).reshape(y.shape)).sum() + x.sum()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_eagers(name):
     eager = Weighed(CASES[name])

@@ -60,6 +60,7 @@ def step(module, x, labels, dtype):
     return loss.detach(), [parameter.grad for parameter in module.parameters()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*is captured anew for each shape")  # distances
 @pytest.mark.parametrize("case", OF_ROWS)
 def test_beside_a_rare_operator_the_loss_and_gradients_are_eagers(case):
@@ -70,6 +71,7 @@ def test_beside_a_rare_operator_the_loss_and_gradients_are_eagers(case):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*is captured anew for each shape")  # distances
 @pytest.mark.parametrize("case", OF_ROWS)
 def test_under_autocast_the_loss_and_gradients_are_as_near_as_eagers(case):

@@ -45,7 +45,7 @@ class Resized(nn.Module):
         return functional.interpolate(x * self.weight, **self.options).square()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize(
     ("mode", "rank"), [(mode, rank) for mode, ranks in MODES.items() for rank in ranks], ids=lambda value: str(value)

@@ -79,7 +79,7 @@ def _trained(module, x):
     "module", [Recurrent(), Recurrent(reverse=True), Recurrent(dim=1), Nested(), Associative()],
     ids=["forward", "reverse", "columns", "nested", "associative"],
 )  # fmt: skip
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_scan_trains_as_eagers(module):
     if isinstance(module, Nested) and torch.__version__ < (2, 12):
         pytest.skip("torch 2.11 cannot differentiate a scan of scans itself")

@@ -51,7 +51,7 @@ class Scaled(nn.Module):
         return self.linear(x) * self.function(x)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_text_of_a_size_is_pythons(name):
     ours, eager = pair(Scaled(FUNCTIONS[name]).double())

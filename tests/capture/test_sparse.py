@@ -63,6 +63,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_and_their_gradients_are_eagers(name):
     rows, use = PRODUCTS[name]
@@ -175,7 +176,7 @@ class Convolution(nn.Module):
         return self.use(neighbours, self.second(h)).sin().sum()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*captured anew for each shape")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("use", USES)

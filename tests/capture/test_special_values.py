@@ -95,6 +95,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_at_an_edge_are_eagers(case):
     function, x = CASES[case]

@@ -306,6 +306,7 @@ def test_a_loss_that_comes_after_an_evaluation_is_compared_too():
     t.run(2, loss_after_evaluation)
 
 
+@pytest.mark.thorough
 def test_processes_that_come_to_make_different_updates_make_none(tmp_path):
     t.run(3, later, tmp_path)
 

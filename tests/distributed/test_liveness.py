@@ -124,6 +124,7 @@ def test_processes_that_do_not_come_are_named(tmp_path, cases):
                     assert re.match(rf"rank.? {', '.join(map(str, stopping))} of 3 did not come", text)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cases", [[(0,), (1,)], pytest.param([(0, 2)], marks=pytest.mark.thorough)], ids=str)
 def test_processes_that_stop_while_the_others_are_met_are_named(tmp_path, cases):
     places = [(where, stopping) for where in ("_wait_for_all", "init_process_group") for stopping in cases]
@@ -171,6 +172,7 @@ PLACES = ["between steps", "in a collective", "in evaluation", "while a checkpoi
 STOPPING = [(0,), (1,), (0, 2)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "cases",
     [
@@ -249,6 +251,7 @@ ELSEWHERE = [
 ]
 
 
+@pytest.mark.thorough
 def test_processes_that_are_elsewhere_are_named(tmp_path):
     with started_together(tmp_path, [(function,) for function, _, _ in ELSEWHERE]) as groups:
         for (_, rank, says), (folder, processes) in zip(ELSEWHERE, groups, strict=True):

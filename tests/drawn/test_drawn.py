@@ -32,6 +32,7 @@ SLICES = {"calls": range(12), "networks": range(5), "modules": range(4), "precis
           "nodes": range(24), "graphs": range(5), "gradients": range(3)}  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what is captured anew for each shape says so
 @pytest.mark.parametrize("kind", KINDS)

@@ -149,6 +149,7 @@ def test_importing_ontrain_brings_neither_torch_nor_onnxruntime():
 ALIAS = "import sys, ontrain; sys.modules['onnxruntime'] = ontrain\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "before", ["", "import onnxruntime\n", "import ontrain.session\n", "import onnxruntime.quantization\n"]
 )

@@ -68,7 +68,7 @@ def _steps(session: object, tokens: np.ndarray, capacity: int, steps: list[int])
      (2, 16, 4, [5, 1, 1])],
 )  # fmt: skip
 @pytest.mark.parametrize("attributes", [{}, {"softcap": 5.0, "scale": 0.3}], ids=["plain", "capped"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_steps_leave_what_onnxruntime_leaves(provider, batch, capacity, window, steps, attributes):
     content = _model(window, **attributes)
     width = (_HEADS + 2 * _SHARED) * _WIDTH

@@ -103,6 +103,7 @@ def test_products_that_lie_on_a_plane_are_not_taken_for_sums() -> None:
     assert family.bind((4, 3)) is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_rule_is_right_or_there_is_none(seed: int) -> None:
     """Numbers that are polynomials of the second degree, of the third, and none at all, at few and small sizes."""

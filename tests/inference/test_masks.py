@@ -39,7 +39,7 @@ def batch(case, look, rng):
     return feeds, a
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_outputs_are_stocks_for_every_mask(case, rng):
     model, stock = compiled(*case)
@@ -60,7 +60,7 @@ def test_padding_is_left_out_wherever_it_lies(hides, rng):
         assert max(*rows_multiplied(runs)) < SEQUENCES * LENGTH, look
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("padding", ["states", "zeros"])
 @pytest.mark.parametrize("case", [case for case in CASES if case[2] == "states"], ids="-".join)
 def test_states_that_may_be_zero_are_stocks_where_tokens_are(case, padding, rng):

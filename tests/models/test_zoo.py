@@ -42,6 +42,7 @@ def _parameters(entries: list[Entry]) -> list[Any]:
     ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("entry", _parameters(ONE_GRAPH))
 def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry):
     verdict = judge(entry)
@@ -49,6 +50,7 @@ def test_every_gradient_equals_eagers_at_two_sizes_from_one_capture(entry: Entry
     assert bool(verdict.specialised) == bool(entry.fixed), verdict.specialised
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("entry", _parameters(SEVERAL_GRAPHS))
 def test_what_is_no_single_graph_is_refused_as_one_with_a_reason_and_a_way_out(entry: Entry):
     refusal = judge(entry).refusal
@@ -58,6 +60,7 @@ def test_what_is_no_single_graph_is_refused_as_one_with_a_reason_and_a_way_out(e
     assert refusal.source is not None, "the user's line is missing"
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("entry", _parameters(SEVERAL_GRAPHS))
 def test_ortmodule_trains_what_is_no_single_graph_with_eagers_gradients_at_two_sizes(entry: Entry):
     judge_module(entry).expect_eagers()

@@ -153,7 +153,7 @@ def _operators() -> list[str]:
 
 
 @pytest.mark.parametrize("operator", _operators())
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_what_stock_refuses_is_refused(operator: str) -> None:
     unnoticed, tried = [], set()
     for model, feeds in _cases().get(operator, []):

@@ -13,7 +13,7 @@ from tests.autodiff.graphs import SampleGraph
 from tests.autodiff.samples import IDS, SAMPLES
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_transposed_operands_give_the_same(sample, rng):
     if sample.op_type == "Dropout":

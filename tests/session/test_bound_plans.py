@@ -200,6 +200,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
 
 
+@pytest.mark.thorough
 def test_a_trainer_is_bound_in_steps_and_in_evaluation(bound: list[str]) -> None:
     torch.manual_seed(0)
     model, batch = causal()

@@ -38,6 +38,7 @@ class Steps(nn.Module):
         return torch.stack(states, 1).mean()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Layers, Steps])
 def test_planning_takes_calls_in_proportion(kind, monkeypatch):
     make, calls = Planner._make, []

@@ -91,6 +91,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_ortmodule_trains(name):
     def run() -> list[Any]:
@@ -128,7 +129,7 @@ def test_loss_scaling_of_an_optimizer():
     alike(run)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("config", "options"),
     [

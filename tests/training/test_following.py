@@ -79,6 +79,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:the forward hooks")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_between_steps_acts_from_the_next_step_on(change):
@@ -176,7 +177,7 @@ def double_by_default():
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.filterwarnings("ignore:.*forward hook of all modules")
 @pytest.mark.parametrize("around", [doubled_linears, autocast, double_by_default])
 @pytest.mark.parametrize("steps", [{0, 1}, {2, 3}, {1, 3}], ids=["at first", "later", "now and then"])

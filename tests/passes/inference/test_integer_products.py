@@ -43,6 +43,7 @@ def _reals(rng, shape, hostile=False):
     return x
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("hostile", [False, True], ids=["numbers", "NaN"])
 @pytest.mark.parametrize("turned", [False, True], ids=["as written", "turned"])
 @pytest.mark.parametrize("bias", [None, (7,)], ids=str)

@@ -58,7 +58,7 @@ def tags():
     return Pair(Tagger())
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @drawn(pattern, st.lists(st.integers(0, LENGTH), min_size=BATCH, max_size=BATCH), pattern, st.booleans())
 def test_any_mask_and_any_labels_give_the_same(labelled, lengths, scattered, ends):
     mask = [i < n for n in lengths for i in range(LENGTH)] if ends else scattered

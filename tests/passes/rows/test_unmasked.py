@@ -112,7 +112,7 @@ def biases(model):
     return shapes
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("way", WAYS)
 def test_batches_with_and_without_padding_are_equal_to_eager(way, said):
     pair = Pair(Masked(way))
@@ -128,7 +128,7 @@ scattered = st.lists(st.booleans(), min_size=BATCH * LENGTH, max_size=BATCH * LE
 PAIRS: dict[str, Pair] = {}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=16, deadline=None)
 @drawn(st.sampled_from([way for way in WAYS if way != "causal, added"]), lengths_of, scattered, st.booleans())
 def test_any_mask_gives_the_same(way, lengths, places, ends):
     """Of two lowest numbers neither is lower here: a row that sees no key is even over those that either hides."""
@@ -148,6 +148,7 @@ class Two(nn.Module):
         return self.first(ids, mask, labels) + 2 * self.second(ids, other, labels)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths", [FULL, PADDED], ids=["full", "padded"])
 @pytest.mark.parametrize("other", [FULL, PADDED], ids=["full", "padded"])
 def test_of_two_masks_each_is_looked_at_by_itself(lengths, other, said):

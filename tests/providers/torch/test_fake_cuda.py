@@ -133,6 +133,7 @@ def run(name: str, precision: str, kinds: tuple[StepKind, ...], optimizer=None) 
     return called
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_an_operator_and_its_gradient_stay_on_the_device(sample, rng):
     if sample.op_type in ("LRN", "GridSample"):

@@ -59,6 +59,7 @@ def test_bert_of_width_64_with_its_whole_vocabulary(forced, threads, multiplied)
     assert forced in multiplied
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("words", [28_785, 1_003])
 def test_the_sample_evaluates_and_trains(words, forced, threads, multiplied, monkeypatch):
     """Logits and loss of an evaluation with sizes of its own, then a step, then the evaluation again."""
@@ -184,6 +185,7 @@ _THRESHOLDS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", _THRESHOLDS)
 @pytest.mark.parametrize("tune", ["0", "linear"])
 @pytest.mark.parametrize("logits", ["1", "67108864"], ids=["row-by-row", "at-once"])

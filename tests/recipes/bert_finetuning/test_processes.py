@@ -110,6 +110,7 @@ def test_rows_are_dealt_out_with_their_weights_and_none_is_left_waiting() -> Non
     assert weight == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_where_one_with_the_batches_of_both_does(name: str, runs: Path) -> None:
     single, double = (_log(runs / f"{name}-{size}") for size in (1, 2))

@@ -141,6 +141,7 @@ def test_sentences_are_learnt_by_both_engines_and_judged_by_both(model: Path, co
     assert sum(row[1] == row[3] for row in rows[1:]) >= 21
 
 
+@pytest.mark.thorough
 def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_path: Path) -> None:
     texts = [line.split("\t")[3] for line in (cola / "train.tsv").read_text().splitlines()]
     pairs = list(zip(texts, texts[1:] + texts[:1], strict=True))
@@ -168,6 +169,7 @@ def test_numbers_and_both_sets_of_mnli_are_scored(model: Path, cola: Path, tmp_p
     assert config["id2label"] == {"0": "contradiction", "1": "entailment", "2": "neutral"}
 
 
+@pytest.mark.thorough
 def test_half_precision_stays_near(model: Path, cola: Path, tmp_path: Path) -> None:
     flags = {"max_seq_length": 48, "dropout": 0.0, "learning_rate": 1e-3, "max_steps": 4}
     for name, more in (("full", {"engine": Engine.pytorch}), ("fp16", {"fp16": True}), ("bf16", {"bf16": True})):
@@ -202,6 +204,7 @@ def equal(run: Path, other: Path) -> bool:
     return losses(run) == losses(other) and all(np.array_equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.thorough
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     model: Path, questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -229,6 +229,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(
 # --- the script, and other ways to start it
 
 
+@pytest.mark.thorough
 def test_two_processes_of_the_shell_script_draw_the_curve_of_one_that_takes_their_rows(
     run: Any, small: list[object], texts: Path, bpe: Path, tmp_path: Path
 ) -> None:

@@ -57,6 +57,7 @@ def assert_a_step_is_eagers(compiled, ours, eager, *args, **kwargs):
         torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dynamic", [None, True, False])
 def test_a_model_that_breaks_is_eager_at_all_sizes_and_numbers(dynamic):
     ours, eager = twins(Breaking)

@@ -190,7 +190,7 @@ def close(actual, wanted):
     torch.testing.assert_close(actual, wanted, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_values_gradients_and_buffers_are_eagers(name):
     eager = Layers(FORWARDS[name])
@@ -205,7 +205,7 @@ def _looks_ahead(monkeypatch):
     monkeypatch.setattr(paths, "_ends_at_errors", lambda device: True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("_looks_ahead")
 @pytest.mark.parametrize("name", FORWARDS)
 def test_conditions_are_asked_first_where_an_error_ends_the_device(name):
@@ -240,7 +240,7 @@ def test_a_path_is_left_before_its_indices_are_out_of_range(monkeypatch):
     assert ours._engine.captures == 3 and not errors
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_evaluation_without_gradients(name):
     eager = Layers(FORWARDS[name]).eval()
@@ -303,6 +303,7 @@ def test_a_branch_on_numbers_drawn_at_random_is_refused():
     assert "1 - torch.rand(()) < 0.5" in str(refusal.value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("draw", [
     lambda x: torch.rand(2)[0].item() < 1e-6, lambda x: torch.rand(()) * 2 > 1, lambda x: torch.randn(()) < -100,
     lambda x: x.mean() * torch.rand(()) < 0.0, lambda x: int(torch.rand(1) * 2),

@@ -121,7 +121,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_of_complex_parameters_and_inputs_has_eagers_gradients(name):
     function, *shapes = FUNCTIONS[name]

@@ -88,6 +88,7 @@ def numbers(module):
     return [(part.steps, part.rate, part.seen, part.calls) for part in module.modules() if isinstance(part, Counting)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Only, Inside, Scaled, WarmUp, Annealed, ByName, Rows, ScaledByRows])
 def test_attributes_and_results_are_eagers_after_each_call(kind):
     ours, eager = pair(kind())

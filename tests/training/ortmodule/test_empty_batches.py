@@ -33,7 +33,7 @@ class Called(nn.Module):
         return y[0] if isinstance(y, tuple) else y
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("empty_first", [True, False])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_batch_may_be_empty(name, empty_first):

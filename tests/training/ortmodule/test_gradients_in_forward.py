@@ -200,6 +200,7 @@ def step(module, x):
     return [*results, *(torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_values_and_gradients_are_eagers(name):
     eager = Field(FORWARDS[name])

@@ -211,6 +211,7 @@ KINDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_state_is_read_and_left_as_in_eager(kind):
     ours, eager = pair(kind().double())

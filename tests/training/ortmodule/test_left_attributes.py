@@ -50,6 +50,7 @@ def total(module, model, x):
     return result.sum() + auxiliary + model.parts[1].hidden.mean() + model.logits.mean()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("result", ["logits", "loss", "both"])
 def test_a_loop_may_read_them_and_differentiate_by_them(result, begun):

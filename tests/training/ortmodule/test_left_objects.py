@@ -50,6 +50,7 @@ class First(nn.Module):
         return True
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["dictionary", "list", "attribute"])
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_later_calls_find_what_the_first_has_left(kind, place):

@@ -85,6 +85,7 @@ READS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("read", READS)
 def test_its_gradient_and_its_new_values_are_eagers(read):
     eager = Reading(read).double()
@@ -214,6 +215,7 @@ def test_shards_within_are_refused_with_the_way_round():
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 def test_two_processes_of_fully_sharded_data_parallel():
     """Weights and losses of FSDP(ORTModule(m)) are those of FSDP(m)."""
     together.run(2, train_sharded)

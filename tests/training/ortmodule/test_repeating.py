@@ -268,7 +268,7 @@ KINDS = [
 
 @pytest.mark.filterwarnings("ignore:forward changes .* captured anew")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_after_each_call_objects_results_and_gradients_are_eagers(kind):
     torch.manual_seed(0)
     eager = kind().double()

@@ -306,7 +306,7 @@ def step(module, x, ids):
     return [r.detach() for r in results] + gradients + [b.clone() for b in module.buffers()]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_values_and_gradients_are_eagers(name):
     eager = Layers(FORWARDS[name])

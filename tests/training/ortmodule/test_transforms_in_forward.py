@@ -240,7 +240,7 @@ def step(module, x):
     return [loss, x.grad, *(torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters())]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_values_and_gradients_are_eagers(name):
     eager = Field(FORWARDS[name])

@@ -54,7 +54,7 @@ class Writing(nn.Module):
         return h * torch.arange(1, 5) + view.sum() + early.exp().sum()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(("view", "write"), [*((v, "add_") for v in VIEWS), *(("between", w) for w in WRITES)])
 def test_a_write_through_a_view_is_seen_where_eager_sees_it(view, write, number):

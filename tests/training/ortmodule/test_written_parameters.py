@@ -132,6 +132,7 @@ def test_a_trained_parameter_gets_the_gradient_of_its_new_value(write):
     assert len(wrapped._engine.entries) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, float("inf")])
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_rows_of_a_table_that_are_too_long_are_shortened_when_they_are_looked_up(kind, norm_type):

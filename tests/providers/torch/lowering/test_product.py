@@ -24,6 +24,7 @@ def _random_sizes(count):
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", _random_sizes(4), ids=str)
 @pytest.mark.parametrize("block", [product._BLOCK, 1 << 14], ids=["whole", "cut"])
 def test_small_products_of_random_sizes(sizes, block, forced, threads, multiplied, monkeypatch):
