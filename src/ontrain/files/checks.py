@@ -12,6 +12,7 @@ import onnx
 from ontrain.errors import GraphError, nearest
 from ontrain.files.experimental import experimental_schema
 from ontrain.files.read import tensors_of
+from ontrain.files.refused_nodes import check_labels
 from ontrain.files.schemas import imports_of
 from ontrain.files.tensors import check_tensor
 from ontrain.limits import NESTING
@@ -179,6 +180,7 @@ class _Checker:
                         way_out="sort the nodes so that each comes after what it reads",
                     )
             self._operator(node, imports, text)
+            check_labels(node)
             for attribute in node.attribute:
                 _attribute(attribute, text, classical=node.domain == _ML)  # there NaN stands for a missing value
                 for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:

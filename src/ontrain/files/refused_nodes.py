@@ -100,13 +100,17 @@ def check_scales(node: onnx.NodeProto, fixed: Collection[str]) -> None:
 
 
 def check_labels(node: onnx.NodeProto) -> None:
-    """Refuse trees of one class that is a string: onnxruntime looks for a second one, and its process would end."""
+    """Refuse trees of one class that is a string.
+
+    Onnxruntime looks for a second string, and its process ends; see `ontrain.files.traps`.
+    """
     if (node.domain, node.op_type) != ("ai.onnx.ml", _TREES):
         return
     if any(attribute.name == "classlabels_strings" and len(attribute.strings) == 1 for attribute in node.attribute):
         raise GraphError(
             f"{_TREES} {node.name or node.output[0]!r} has one class",
-            reason="onnxruntime's process would end at a row that is not of the class",
+            reason="it tells which rows are of the class and which are not, and has one string for both: onnxruntime's "
+            "process would end",
             way_out="train it on two classes or more, or give it whole numbers: then the label is 1 or 0",
         )
 

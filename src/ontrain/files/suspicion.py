@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable, Iterator
+
+import onnx
 
 from ontrain.disk import open_file
 from ontrain.errors import InputError
@@ -14,10 +17,13 @@ __all__ = ["TRAPS", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
-    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere", b"TreeEnsembleClassifier",
-    *DEMANDING,
+    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere", *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
+_TREES, _LABELS = b"TreeEnsembleClassifier", b"classlabels_strings"
+_WAY = (onnx.ModelProto.GRAPH_FIELD_NUMBER, onnx.GraphProto.NODE_FIELD_NUMBER, onnx.NodeProto.ATTRIBUTE_FIELD_NUMBER)
+"""From a model to attributes."""
+_STRINGS = onnx.AttributeProto.STRINGS_FIELD_NUMBER
 _EXTERNAL = b"location"
 _TRAINS = b"training_mode\x18\x01"
 """An attribute of this name that is 1, as protobuf writes it: see `ontrain.inference.guarded`."""
@@ -27,8 +33,8 @@ _FUNCTIONS = 25
 
 
 def suspect(source: str | bytes) -> bytes | None:
-    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, data in another file, or
-    a normalisation in training mode, or if it has functions; else None.
+    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, trees of one label, data in
+    another file, or a normalisation in training mode, or if it has functions; else None.
 
     Raises:
         InputError: the file cannot be read.
@@ -52,4 +58,23 @@ def _names_any(content: Content) -> bool:
     if any(number == _FUNCTIONS for number, _, _ in fields(content, 0, len(content))):
         return True
     named = texts(content)
-    return any(name in named for name in (*TRAPS, _EXTERNAL, _TRAINS))
+    return any(name in named for name in (*TRAPS, _EXTERNAL, _TRAINS)) or (_TREES in named and _has_lone_label(content))
+
+
+def _has_lone_label(content: Content) -> bool:
+    """Whether labels may be a single text: told from the form of the message, for a forest is large to be parsed."""
+    attributes: Iterable[tuple[int, int]] = [(0, len(content))]
+    for number in _WAY:
+        attributes = _parts(content, attributes, number)
+    messages = (content[start:stop] for start, stop in attributes)
+    return any(_LABELS in message and _count(message, _STRINGS) < 2 for message in messages)
+
+
+def _parts(content: Content, messages: Iterable[tuple[int, int]], wanted: int) -> Iterator[tuple[int, int]]:
+    """Where fields of a number lie in messages, and what is no field."""
+    for at, end in messages:
+        yield from ((start, stop) for number, start, stop in fields(content, at, end) if number in (wanted, -1))
+
+
+def _count(message: bytes, wanted: int) -> int:
+    return sum(number == wanted for number, _, _ in fields(message, 0, len(message)))

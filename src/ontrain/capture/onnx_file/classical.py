@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.errors import GraphError
-from ontrain.graph import DOMAIN, all_nodes, describe, source_of
+from ontrain.graph import DOMAIN, all_nodes
 from ontrain.operators import ML
 
 __all__ = ["number_labels", "numbers_only"]
@@ -21,9 +20,6 @@ def number_labels(graph: ir.Graph) -> None:
     """Let classifiers give numbers of classes, and a table behind them the strings, in place.
 
     So the classifier works on numbers alone, and only the table on strings.
-
-    Raises:
-        GraphError: trees have one class.
     """
     for node in list(all_nodes(graph)):
         labels = node.attributes.get(_STRINGS)
@@ -32,13 +28,6 @@ def number_labels(graph: ir.Graph) -> None:
         names = labels.as_strings()
         if not names:
             continue
-        if len(names) == 1 and node.op_type == "TreeEnsembleClassifier":
-            raise GraphError(
-                "a TreeEnsembleClassifier has one class",
-                node=describe(node), source=source_of(node),
-                reason="it tells which rows are of the class and which are not, and has one string for both",
-                way_out="train it on two classes or more, or give it whole numbers: then the label is 1 or 0",
-            )  # fmt: skip
         del node.attributes[_STRINGS]
         ints = "classlabels_int64s" if node.op_type == "TreeEnsembleClassifier" else "classlabels_ints"
         node.attributes.add(ir.AttrInt64s(ints, range(len(names))))

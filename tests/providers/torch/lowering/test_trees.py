@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 import ontrain
 from ontrain.errors import OntrainError
+from ontrain.files import suspect
 from tests.providers.classical import differences, model_of, own
 
 FEATURES = 4
@@ -220,3 +221,13 @@ def test_trees_of_one_class_that_is_a_string_are_refused(provider):
     )  # fmt: skip
     with pytest.raises(ValueError, match="TreeEnsembleClassifier.* has one class"):
         ontrain.InferenceSession(model, providers=[provider])
+
+
+@pytest.mark.parametrize("labels", [{"classlabels_strings": ["bee", "ant"]}, {"classlabels_int64s": [7]}])
+def test_trees_of_other_labels_are_loaded_without_a_look_into_them(labels):
+    kind = TensorProto.STRING if "classlabels_strings" in labels else TensorProto.INT64
+    model = model_of(
+        "TreeEnsembleClassifier", [np.zeros((1, 1), np.float32)], **ONE_CLASS, class_weights=[-0.5, 1.5], **labels,
+        outputs=("y", "z"), kinds=[kind],
+    )  # fmt: skip
+    assert suspect(model) is None
