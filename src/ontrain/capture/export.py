@@ -233,9 +233,10 @@ def _computed_anew(shapes: Any) -> AbstractContextManager[Any]:
     expressions: a quarter of the trace of a GPT-2, a third of a Swin's.
     """
     patch = available("torch._dynamo.config.patch")
-    varies = any((shapes or {}).get("tensors", ()))
-    context: AbstractContextManager[Any] = nullcontext()
-    return patch(fake_tensor_cache_enabled=False) if varies and patch is not None else context
+    if patch is None or not any((shapes or {}).get("tensors", ())):
+        return nullcontext()
+    context: AbstractContextManager[Any] = patch(fake_tensor_cache_enabled=False)
+    return context
 
 
 def _with_unread_cache(

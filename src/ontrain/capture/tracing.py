@@ -76,11 +76,12 @@ def tracing(
         for device in AUTOCAST:
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
-        whole = _whole_numbers(module) if whole_numbers else nullcontext()
-        types = eager_types(_scopes(module), _Int if whole_numbers else int)
+        scopes = _scopes(module)
+        whole = injected(scopes, "int", _Int) if whole_numbers else nullcontext()
+        types = eager_types(scopes, _Int if whole_numbers else int)
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
-                      _no_conversions(), varying_lengths(), _lengths(module), _tensors_of_sizes(),
+                      _no_conversions(), varying_lengths(), _lengths(scopes), _tensors_of_sizes(),
                       _caught_errors(), _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
                       _numbers_of_numpy(), whole, types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
                       traced_assignments(), undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
@@ -254,13 +255,13 @@ def _no_conversions() -> Iterator[None]:
 
 
 @contextmanager
-def _lengths(module: nn.Module) -> Iterator[None]:
-    """Let `len(tensor)` vary in the files of the module's packages: Python's `len` makes a number of any size."""
+def _lengths(scopes: Collection[dict[str, Any]]) -> Iterator[None]:
+    """Let `len(tensor)` vary in the files of a module's packages: Python's `len` makes a number of any size."""
 
     def length(value: Any) -> Any:
         return value.shape[0] if isinstance(value, torch.Tensor) and value.ndim else builtins.len(value)
 
-    with injected(_scopes(module), "len", length):
+    with injected(scopes, "len", length):
         yield
 
 
@@ -417,17 +418,10 @@ class _Whole(type):
 
 
 class _Int(builtins.int, metaclass=_Whole):
-    """`int` in the files of a module's package while it is traced."""
+    """`int` in the files of a module's packages while it is traced: Python's makes a number of any tensor."""
 
 
 _Int.__name__ = _Int.__qualname__ = int.__name__  # as `type(number).__name__` is
-
-
-@contextmanager
-def _whole_numbers(module: nn.Module) -> Iterator[None]:
-    """Let `int(tensor)` vary in the files of the module's packages: Python's `int` makes a number of any tensor."""
-    with injected(_scopes(module), "int", _Int):
-        yield
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import ALL, MISSING, MORE, Write, flatten, is_same
-from ontrain.training.ortmodule.trials import Calls, alike, two_calls
+from ontrain.training.ortmodule.trials import Calls, alike, of_two_rows, two_calls
 
 __all__ = ["Course", "Courses", "courses", "lasting"]
 
@@ -54,9 +54,9 @@ def courses(
         kwargs: its keyword arguments.
         writes: what the call writes.
     """
-    call = functools.partial(two_calls, module, args, kwargs, writes)
-    if _are_found_as_they_were(writes, call):
+    if _are_found_as_they_were(module, args, kwargs, writes):
         return Courses([Course.ONCE] * len(writes))
+    call = functools.partial(two_calls, module, args, kwargs, writes)
     for disturbed in (True, False):  # forward may check what it reads, and raise an error
         try:
             calls, read = _compared(writes, functools.partial(call, disturbed=disturbed))
@@ -66,7 +66,9 @@ def courses(
     return None
 
 
-def _are_found_as_they_were(writes: Sequence[Write], call: Callable[..., Calls]) -> bool:
+def _are_found_as_they_were(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write]
+) -> bool:
     """Whether forward writes nothing but plain values, which the next call leaves as they are.
 
     So it is with what a model notes of its task in its configuration. Small calls tell, which take little time.
@@ -76,7 +78,7 @@ def _are_found_as_they_were(writes: Sequence[Write], call: Callable[..., Calls])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            calls = call(small=True)
+            calls = two_calls(module, *of_two_rows(args, kwargs), writes)
     except Exception:  # noqa: BLE001 - a module of the user's, which may need more rows
         return False
     return all(_plain(w, calls.between) is _plain(w, calls.after) is not _plain(w, calls.before) for w in writes)

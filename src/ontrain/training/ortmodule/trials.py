@@ -21,7 +21,7 @@ from ontrain.internals import MODULE_HOOKS, of, without_dispatch_modes
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
 
-__all__ = ["Calls", "alike", "copied", "detached", "run", "two_calls"]
+__all__ = ["Calls", "alike", "copied", "detached", "of_two_rows", "run", "two_calls"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ class Calls:
 def two_calls(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], writes: Sequence[Write],
     restored: Sequence[Write] = (), *, disturbed: bool = False, other: bool = False, fewer: bool = False,
-    small: bool = False,
 ) -> Calls:  # fmt: skip
     """Run a call twice. The module, and objects beside it, stay as they are.
 
@@ -62,13 +61,11 @@ def two_calls(
         disturbed: whether the second call finds other values in the tensors that the first has left.
         other: whether the second call has other values in its arguments and in the parameters.
         fewer: whether its arguments have a row less.
-        small: whether the arguments of both calls have two rows.
 
     Raises:
         Exception: of any kind that forward raises, or a copy of what the module holds.
     """
     double, call, copies = copied(module, args, kwargs)
-    call = _of_two_rows(call) if small else call
     tables = {write.table.key: write.table.copy_in(copies) for write in writes}
 
     def entries() -> dict[int, dict[Any, Any]]:
@@ -163,11 +160,13 @@ def _of_fewer_rows(call: tuple[Any, Any]) -> Any:
     return unflatten(spec, [tensor[:-1] if tensor.ndim and len(tensor) > 1 else tensor for tensor in tensors])
 
 
-def _of_two_rows(call: tuple[Any, Any]) -> Any:
-    """The first two rows of all arguments that have as many rows as the first of them."""
-    tensors, spec = flatten(call)
+def of_two_rows(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return a call with the first two rows of all arguments that have as many rows as the first of them."""
+    tensors, spec = flatten((args, kwargs))
     count = len(tensors[0]) if tensors and tensors[0].ndim else 0
-    return unflatten(spec, [tensor[:2] if tensor.ndim and len(tensor) == count else tensor for tensor in tensors])
+    rows = [tensor.detach()[:2] if tensor.ndim and len(tensor) == count else tensor for tensor in tensors]
+    small: tuple[Sequence[Any], Mapping[str, Any]] = unflatten(spec, rows)
+    return small
 
 
 def _of_last(tensor: torch.Tensor) -> torch.Tensor:
