@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from benchmarks.beside_stock import Feeds
+
 __all__ = ["NODES", "Node"]
 
 Array = np.ndarray[Any, Any]
-Feeds = dict[str, Array]
 _OPSET, _ML = 20, "ai.onnx.ml"
 _random = np.random.default_rng(0)
 _words = np.array([f"word{i} of {i % 7}" for i in range(200)], object)

@@ -9,10 +9,10 @@ multiplies the lengths of images and of rows, so that the numbers of an operand 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Sequence
 
+from benchmarks.beside_stock import Model, compare
 from benchmarks.commands import Command
-from benchmarks.rows import append_row
 
 
 def main() -> None:
@@ -23,27 +23,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.2, help="for each model")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
-    import onnxruntime
-    import torch
+    compare("operators", _models(arguments.operators, arguments.sizes), arguments.seconds, dry=arguments.dry)
 
+
+def _models(parts: Sequence[str], sizes: Sequence[int]) -> Iterator[Model]:
     from benchmarks.operator_nodes import NODES
-    from benchmarks.package_files import measure
 
-    onnxruntime.set_default_logger_severity(4)
-    torch.set_num_threads(1)
-    ratios = []
-    chosen = [name for name in NODES if not arguments.operators or any(part in name for part in arguments.operators)]
-    for name, size in ((name, size) for name in chosen for size in arguments.sizes):
+    chosen = [name for name in NODES if not parts or any(part in name for part in parts)]
+    for name, size in ((name, size) for name in chosen for size in sizes):
         model, feeds = NODES[name].model(name.split()[0], size)
-        stock, own = measure(model, feeds, arguments.seconds)
-        ratios.append(own / stock)
-        print(f"{name:>28} {size:3} {stock:11.1f} µs {own:11.1f} µs {own / stock:7.2f}", flush=True)
-        if not arguments.dry:
-            append_row("operators", {"operator": name, "size": size, "onnxruntime_us": stock, "ontrain_us": own,
-                                     "ratio": own / stock})  # fmt: skip
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"{len(ratios)} models, geometric mean {mean:.2f}, largest {max(ratios):.2f}")
+        yield Model(f"{name:>28} {size:3}", {"operator": name, "size": size}, model, feeds)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,15 @@ PYTHONPATH bring them without touching an environment. Rows go to benchmarks/res
 from __future__ import annotations
 
 import importlib.util
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import ontrain
+from benchmarks.beside_stock import Feeds, Model, compare
 from benchmarks.commands import Command
-from benchmarks.rows import append_row
 
-Feeds = dict[str, np.ndarray[Any, Any]]
 _random = np.random.default_rng(0)
 
 
@@ -137,31 +133,6 @@ def path_of(file: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def _microseconds(session: Any, feeds: Feeds, runs: int) -> float:
-    before = time.thread_time_ns()
-    for _ in range(runs):
-        session.run(None, feeds)
-    return (time.thread_time_ns() - before) / runs / 1e3
-
-
-def measure(model: Path | bytes, feeds: Feeds, seconds: float) -> tuple[float, float]:
-    """Microseconds of a run of stock onnxruntime and of ontrain's provider, each of its fastest round."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    theirs = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    ours = ontrain.InferenceSession(model, providers=["TorchExecutionProvider"])
-    for session in (theirs, ours) * 3:
-        session.run(None, feeds)
-    runs = max(1, int(20_000 / _microseconds(theirs, feeds, 2)))
-    end, rounds = time.monotonic() + seconds, list[tuple[float, float]]()
-    while time.monotonic() < end or len(rounds) < 3:
-        rounds.append((_microseconds(theirs, feeds, runs), _microseconds(ours, feeds, runs)))
-    stock, own = map(min, zip(*rounds, strict=True))
-    return stock, own
-
-
 def main() -> None:
     """Print the table with the geometric mean of the ratios, and append a row for each file."""
     parser = Command(__doc__)
@@ -169,28 +140,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="for each file")
     parser.add_argument("--dry", action="store_true", help="print, and append no rows")
     arguments = parser.parse_args()
-    import onnxruntime
-    import torch
+    compare("package_files", _models(arguments.files), arguments.seconds, dry=arguments.dry)
 
-    onnxruntime.set_default_logger_severity(3)
-    torch.set_num_threads(1)
-    ratios = []
+
+def _models(parts: Sequence[str]) -> Iterator[Model]:
     for file, fed in FILES.items():
-        if arguments.files and not any(part in file for part in arguments.files):
+        if parts and not any(part in file for part in parts):
             continue
         path = path_of(file)
         if path is None:
             print(f"{file:>66}   its package is not installed")
             continue
-        stock, own = measure(path, fed(), arguments.seconds)
-        ratios.append(own / stock)
-        print(f"{file:>66} {stock:11.1f} µs {own:11.1f} µs {own / stock:7.2f}", flush=True)
-        if not arguments.dry:
-            append_row("package_files", {"file": file, "onnxruntime_us": stock, "ontrain_us": own,
-                                         "ratio": own / stock})  # fmt: skip
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        print(f"{len(ratios)} files, geometric mean {mean:.2f}, largest {max(ratios):.2f}")
+        yield Model(f"{file:>66}", {"file": file}, path, fed())
 
 
 if __name__ == "__main__":
