@@ -6,8 +6,6 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator
 
-import onnx
-
 from ontrain.disk import open_file
 from ontrain.errors import InputError
 from ontrain.files.demands import DEMANDING
@@ -21,9 +19,10 @@ TRAPS = (
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _TREES, _LABELS = b"TreeEnsembleClassifier", b"classlabels_strings"
-_WAY = (onnx.ModelProto.GRAPH_FIELD_NUMBER, onnx.GraphProto.NODE_FIELD_NUMBER, onnx.NodeProto.ATTRIBUTE_FIELD_NUMBER)
-"""From a model to attributes."""
-_STRINGS = onnx.AttributeProto.STRINGS_FIELD_NUMBER
+_WAY = (7, 1, 5)
+"""The fields that lead from a model's message over the graph and its nodes to their attributes."""
+_STRINGS = 9
+"""The field of an attribute's message that holds its texts; numbers, for to import onnx would take longer than this."""
 _EXTERNAL = b"location"
 _TRAINS = b"training_mode\x18\x01"
 """An attribute of this name that is 1, as protobuf writes it: see `ontrain.inference.guarded`."""
