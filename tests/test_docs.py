@@ -20,44 +20,50 @@ import pytest
 from tests.documents import DOCUMENTS, FENCE, ROOT, Block, agrees, blocks_of
 from tests.processes import run_file
 
-
-def chain_of(block: Block) -> list[Block]:
-    """The block behind those that it continues."""
-    chain = [block]
-    if block.mark == "continues":
-        before = [b for b in blocks_of(block.path) if b.language == "python" and b.line < block.line]
-        while chain[0].mark == "continues":
-            chain.insert(0, before.pop())
-    return chain
+SEPARATOR = "--- the next block ---"
 
 
-def script_of(block: Block) -> str:
-    """The block's code at its own lines, after the code of the blocks that it continues."""
-    script = ""  # blank lines put the code at its own line of the document, so that a traceback points there
-    for piece in chain_of(block):
-        script += "\n" * (piece.line - script.count("\n")) + piece.text
+def programs_of(path: Path) -> list[list[Block]]:
+    """The Python of a document: each program is a block and those that continue it."""
+    programs: list[list[Block]] = []
+    for block in blocks_of(path):
+        if block.language == "python" and block.mark == "continues":
+            programs[-1].append(block)
+        elif block.language == "python":
+            programs.append([block])
+    return programs
+
+
+def script_of(program: list[Block]) -> str:
+    """A program, each line where it stands in the document, so that a traceback points there."""
+    script = ""
+    for block in program:
+        script += "\n" * (block.line - 1 - script.count("\n"))
+        script += f"print({SEPARATOR!r})\n" if block is not program[0] else "\n"
+        script += block.text
     return script
 
 
-PYTHON = [b for path in DOCUMENTS for b in blocks_of(path) if b.language == "python"]
+PROGRAMS = [program for path in DOCUMENTS for program in programs_of(path)]
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_example_runs(block, tmp_path):
-    if block.mark == "skip":
-        pytest.skip(block.reason)
-    first = chain_of(block)[0]
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program[0]))
+def test_example_runs(program, tmp_path):
+    first = program[0]
+    if first.mark == "skip":
+        pytest.skip(first.reason)
     if first.mark == "needs":
         pytest.importorskip(first.reason)
     # In a file: capture shows the lines of the user's model, and these must be somewhere.
-    script = tmp_path / f"{block.path.stem}.py"
-    script.write_text(script_of(block))
+    script = tmp_path / f"{first.path.stem}.py"
+    script.write_text(script_of(program))
     (tmp_path / "run").mkdir()
     done = run_file(script, tmp_path / "run", timeout=300, HF_HUB_OFFLINE="1")
-    assert done.returncode == 0, f"{block} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    behind = next((b for b in blocks_of(block.path) if b.line > block.line), None)
-    if behind is not None and behind.mark == "printed":
-        assert agrees(behind.text, done.stdout), f"{block} prints\n{done.stdout}"
+    assert done.returncode == 0, f"{first} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    for block, printed in zip(program, done.stdout.split(SEPARATOR + "\n"), strict=True):
+        behind = next((b for b in blocks_of(block.path) if b.line > block.line), None)
+        if behind is not None and behind.mark == "printed":
+            assert agrees(behind.text, printed), f"{block} prints\n{printed}"
 
 
 def prose_of(path: Path) -> str:

@@ -59,7 +59,7 @@ def _run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("block", [b for b in BLOCKS if _is_session(b)], ids=str)
 def test_commands_print_what_is_shown(block, tmp_path):
     if block.mark == "skip":

@@ -46,6 +46,7 @@ def test_names_that_are_asked_for_are_in_the_table():
     assert asked and asked <= names
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("breaking", "state"),
     [("del torch._fused_adam_", "has no"), ("torch._fused_adam_ = lambda *a, **b: None", "does something else with")],

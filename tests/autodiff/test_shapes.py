@@ -43,6 +43,7 @@ _BINARY: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op_type", _BINARY)
 @few
 @given(shapes=mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), seed=_seeds)

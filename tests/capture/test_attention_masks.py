@@ -61,6 +61,7 @@ class InBlocks(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=self.kind == "causal")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["none", "causal", "of two axes", "of three axes", "of five axes"])
 def test_attention_in_blocks_is_eagers(kind):
     eager = InBlocks(kind).double()

@@ -343,6 +343,7 @@ def _without_gradient(function, y):
         return function(y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rest", OWN.values(), ids=OWN)
 def test_a_function_with_a_backward_of_its_own_has_it(rest):
     module = Says(rest).double()

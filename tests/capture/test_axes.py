@@ -96,6 +96,7 @@ def foldings(x):
     return along + whole
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore:.*0-D tensors", "ignore:The use of `x.T`")
 @pytest.mark.parametrize("family", [reversals, conjugates, exchanges, diagonals, foldings])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -166,6 +166,7 @@ def _set(name, value):
     return change
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "change",
     [

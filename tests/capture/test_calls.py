@@ -202,6 +202,7 @@ class _Arguments:
         self.input, self.args, self.kwargs = tensors[0], tuple(tensors[1:]), {}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_has_eagers_result_and_gradients(name):
     if name == "quantile" and torch.__version__ < (2, 12):

@@ -78,6 +78,7 @@ def _weights_of_experts(x):
     return x + weights.gather(1, experts.clamp(max=1))[:, :1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "function",
     [

@@ -274,6 +274,7 @@ def loss(result):
     return sum((t.sin() * torch.arange(1.0, 1 + t.numel(), dtype=t.dtype).view(t.shape)).sum() for t in leaves(result))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", WRITES, ids=lambda function: function.__name__)
 def test_values_and_gradients_behind_a_write(function):
     model = Net(function).double()

@@ -107,6 +107,7 @@ class Applied(nn.Module):
         return self.function(self.weight, x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients_are_eagers(name):
     """What is drawn is multiplied by zero: the numbers are not eager's."""

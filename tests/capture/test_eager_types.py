@@ -64,6 +64,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_type_is_eagers(question, rng):
     module = Asking(QUESTIONS[question]).double()

@@ -53,6 +53,7 @@ def test_floats_of_sizes_are_pythons(name):
         torch.testing.assert_close(ours.weight.grad, eager.weight.grad, rtol=1e-12, atol=0.0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [np.log, np.sqrt, np.expm1, np.rint], ids=lambda function: function.__name__)
 def test_numpys_functions_take_numbers_read_off_a_tensor(function):
     ours = Scaled(lambda y: y * function(y.detach().abs().max().item() * 4))

@@ -113,6 +113,7 @@ def test_a_scalar_is_squeezed_along_an_axis_that_it_has_not():
     torch.testing.assert_close(ORTModule(module)(x), module(x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_steps_of_a_layer_in_halves_as_a_gpu_makes_them_add_up_in_single_precision(kind, half, monkeypatch):

@@ -144,6 +144,7 @@ def test_what_counts_from_either_end_gives_what_pytorch_gives(name, wrong):
         outcome(ours, WRONG[wrong])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("provider", ["OnnxRuntimeExecutionProvider", "ReferenceExecutionProvider"])
 @pytest.mark.parametrize(
     "name",

@@ -48,6 +48,7 @@ def by_attribute(module, index):
     return lambda x: x * scale
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("look_up", [by_key, by_format, if_there, by_attribute])
 def test_each_expert_is_found_by_the_name_that_is_made_of_its_index(look_up):
     ours, eager = pair(Routed(look_up).double())

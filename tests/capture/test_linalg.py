@@ -194,7 +194,7 @@ class Applied(nn.Module):
         return self.function(self.weight, x)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("provider", ["TorchExecutionProvider", "ReferenceExecutionProvider"])
 @pytest.mark.parametrize("shape", [(4, 4), (2, 3, 3)], ids=["matrix", "batch"])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -109,6 +109,7 @@ def test_a_transformer_encoder_with_padding_and_causal_mask_is_captured(no_dropo
     torch.testing.assert_close(output, module(x, mask, padding), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "make",
     [
@@ -129,6 +130,7 @@ def test_modules_of_torch_pass_validation(make):
     validate(captured, module, args)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}])
 def test_recurrent_layers_keep_the_dropout_between_them(kind, options):

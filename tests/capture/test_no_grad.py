@@ -102,6 +102,7 @@ def compare(model, x, autocast, tolerance):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_gradients_stop_where_eagers_do(function, autocast):

@@ -23,7 +23,7 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("name", "info"), CHOSEN)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 def test_an_operator_is_right_or_refused_by_name(name, info, request):
     count = 8 if request.config.getoption("--all-samples") else 1
     kind, text = op_db.outcome(info, count)

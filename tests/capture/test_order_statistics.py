@@ -45,6 +45,7 @@ FUNCTIONS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients_are_eagers(name):
     ours = Applied(FUNCTIONS[name])

@@ -167,6 +167,7 @@ class Net(nn.Module):
         return self.after(self.rest(self.before(x), self.weight) * self.weight)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("frozen", ["", "weight", "before"])
 @pytest.mark.parametrize("rest", CASES.values(), ids=CASES)
 def test_gradients_are_eagers(rest, frozen):

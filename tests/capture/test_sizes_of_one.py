@@ -47,6 +47,7 @@ def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(size, 4, generator=generator), torch.randint(3, (size,), generator=generator)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("asks", ["equals", "exceeds", "product", "squeeze", "squeeze of a dimension"])
 @pytest.mark.parametrize("sizes", [[1], [4, 1]], ids=["at first", "later"])
 def test_a_trainer_refuses_a_size_for_which_forward_would_branch_otherwise(asks: str, sizes: list[int]) -> None:
@@ -181,6 +182,7 @@ def of_tokens(model: nn.Module) -> ORTTrainer:
     return ORTTrainer(model, description, optim.SGDConfig(lr=0.0), options={"device": {"id": "cpu"}})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lengths", [(2, 3, 5, 2), (3, 2, 6), (5, 2, 3)], ids=str)
 @pytest.mark.parametrize("rows", [1, 4])
 def test_two_tokens_of_which_one_is_left_train_beside_longer_batches(lengths: tuple[int, ...], rows: int) -> None:

@@ -98,6 +98,7 @@ def test_another_number_of_places_trains_as_eagers():
     assert_same_gradients(ours, eager, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("use", "reason"),
     [
@@ -136,6 +137,7 @@ def test_what_a_graph_has_not_is_refused_by_name(use, reason):
     assert "test_sparse.py" in str(caught.value.source)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("places", [[[0, 1], [1, -1]], [[0, -1], [1, 1]], [[0, 1], [1, 5]], [[0, 3], [1, 1]]], ids=str)
 @pytest.mark.parametrize(("rows", "use"), [PRODUCTS["matmul"], PRODUCTS["t"], PRODUCTS["dense by sparse"]])
 def test_places_outside_of_the_matrix_are_refused_as_eager_refuses_them(rows, use, places):

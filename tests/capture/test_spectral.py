@@ -72,6 +72,7 @@ def test_transforms_of_varying_lengths_are_captured_once(name):
     expect_one_capture(Spectral(CASES[name]), ((2, 100), (3, 257), (4, 512), (2, 97)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("long", [64, 200])
 def test_spectrograms_of_recordings_of_any_length_are_captured_once(centred, long):

@@ -74,6 +74,7 @@ def results(module, x):
     return [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters())]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Masked, Shortened, Joined, Asserted, Tabled])
 def test_what_compilers_would_miss_is_captured_as_eager_has_it(kind):
     plain = kind().double()

@@ -99,6 +99,7 @@ class Derivatives:
         return {n: np.zeros(1) if v is None else v.detach().numpy() for n, v in named}
 
 
+@pytest.mark.sampled(3)
 @every_model
 def test_first_and_second_derivatives_equal_torch(case: ControlModel, form: str) -> None:
     derivatives = Derivatives(case)

@@ -32,7 +32,7 @@ SLICES = {"calls": range(12), "networks": range(5), "modules": range(4), "precis
           "nodes": range(24), "graphs": range(5), "gradients": range(3)}  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what is captured anew for each shape says so
 @pytest.mark.parametrize("kind", KINDS)
@@ -194,6 +194,7 @@ def test_the_command_ends_with_1_where_something_is_wrong(monkeypatch, capsys):
         main(["--kind", "calls", "--family", "nothing"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_several_processes_judge_as_a_single_one_does():
     assert list(run("nodes", 1, range(6), workers=2)) == list(run("nodes", 1, range(6)))

@@ -33,6 +33,7 @@ def suite(backend, pattern=CASES):
     return unittest.TestSuite(group(name) for group, name in names)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", [TorchBackend, Backend, ontrain.backend])
 def test_onnxs_own_runner_takes_the_backend(backend, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNX_HOME", str(tmp_path))

@@ -140,6 +140,7 @@ assert abs((used - used_less) / (planned - less) - 1) < 0.01, (used, planned, us
 """
 
 
+@pytest.mark.thorough
 def test_it_says_what_memory_a_step_takes_and_keeps_to_a_budget(installed):
     _python(installed, "-c", MEMORY)
 
@@ -161,6 +162,7 @@ for p, grad in zip(net.parameters(), expected, strict=True):
 """
 
 
+@pytest.mark.thorough
 def test_a_module_in_a_users_own_loop_runs_on_it_as_two_graphs(installed):
     _python(installed, "-c", MODULE)
 

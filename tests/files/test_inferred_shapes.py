@@ -46,6 +46,7 @@ def test_as_many_sizes_are_told_as_onnx_tells(text: str) -> None:
     assert _dims(with_shapes(model)) == _dims(shape_inference.infer_shapes(model, data_prop=True)) != []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("text", LONG.values(), ids=LONG)
 def test_the_memory_does_not_grow_with_the_length_of_a_vector(text: str, strict: bool) -> None:

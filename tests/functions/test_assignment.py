@@ -25,6 +25,7 @@ def assigned(provider, cost, maximize):
     return [np.asarray(outputs[result.name]) for result in op.graph.outputs]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("maximize", [0, 1])
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_assignments_are_scipys(provider, maximize, rng):

@@ -34,6 +34,7 @@ def test_q_is_unitary_and_r_a_triangle_with_a_real_diagonal(rng, shape, complete
     assert not np.tril(r, -1).any() and np.abs(np.diagonal(r, axis1=-2, axis2=-1).imag).max() < 1e-12
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("full", [0, 1])
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 4), (2, 2, 3)])
 def test_singular_values_and_their_vectors(rng, shape, full):

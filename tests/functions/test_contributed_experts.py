@@ -116,6 +116,7 @@ def quantised_operands(bits, block, has_zeros, inner, second_bits=None):
     return operands, ((first[3], biases[0]), (second[3], biases[1]), None)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("has_zeros", [False, True])
 @pytest.mark.parametrize(("bits", "block"), [(2, 0), (2, 16), (4, 0), (4, 16), (8, 0)])
 def test_quantised_experts(bits, block, has_zeros):

@@ -24,6 +24,7 @@ def matrices(rng):
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", matrices(np.random.default_rng(0)))
 def test_values_and_vectors(rng, name):
     x = matrices(rng)[name]

@@ -194,6 +194,7 @@ print([n.op_type for n in loaded.evaluation.graph])
 """
 
 
+@pytest.mark.thorough
 def test_a_chain_of_twenty_thousand_functions_is_inlined_in_linear_time():
     """The square of it took minutes; the limit is of processor time, a multiple of what is needed."""
     done = subprocess.run([sys.executable, "-c", _CHAIN], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -27,6 +27,7 @@ class Indexer(nn.Module):
         return self.values(x).gather(-1, places).square().sum(), places
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("k", [3, 15])
 @pytest.mark.parametrize("sorted", [True, False])
 @pytest.mark.parametrize("largest", [True, False])

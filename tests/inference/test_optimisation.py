@@ -108,6 +108,7 @@ def test_root_mean_square_normalisations_become_operators_without_changing_a_num
 X = {"x": np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("level", "fused"),
     [

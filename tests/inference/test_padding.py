@@ -75,6 +75,7 @@ def test_padding_may_stand_anywhere(states):
     np.testing.assert_allclose(results[1], wanted[1], **CLOSE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["a session's file", "the optimizer of transformers"])
 def test_files_that_onnxruntime_has_optimised_are_run_alike(states, way, tmp_path):
     if way == "a session's file":

@@ -39,9 +39,10 @@ def listed(tree):
 
     A decorator that registers its function for several operators is no such list, and neither are exported names.
     """
-    exported = [n.value for n in ast.walk(tree) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"]
-    decorators = [d for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    exported = {n.value for n in nodes if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"}
+    decorators = {d for n in nodes if isinstance(n, ast.FunctionDef) for d in n.decorator_list}
+    for node in nodes:
         if node in exported or node in decorators:
             continue
         if isinstance(node, ast.Set | ast.Tuple | ast.List):

@@ -57,6 +57,7 @@ raise SystemExit(not np.allclose(y, np.tanh(np.exp(np.exp([0, -1])))))
 """
 
 
+@pytest.mark.thorough
 def test_other_processes_are_searched_too(tmp_path):
     script = tmp_path / "wrong.py"
     script.write_text(WRONG_IN_ANOTHER_PROCESS)

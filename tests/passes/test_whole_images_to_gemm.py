@@ -98,6 +98,7 @@ class Pyramid(nn.Module):
         return self.spread(self.head(y * gate)).square().mean()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(9, 10, 11, 12, 13, 9), (12, 11, 10, 9, 12, 13)], ids=str)
 def test_images_that_are_covered_at_one_size_alone_train_at_each(sizes):
     torch.manual_seed(0)

@@ -22,7 +22,7 @@ def test_bodies_run_on_the_torch_provider(sample, rng):
     compare(sample, rng, "TorchExecutionProvider")  # its kernels are looked at in tests/providers/torch/lowering
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("provider", [name for name in PROVIDERS if name != "TorchExecutionProvider"])
 @pytest.mark.parametrize("sample", SAMPLES, ids=IDS)
 def test_native_kernels_equal_the_bodies(sample, rng, provider):

@@ -241,6 +241,7 @@ def test_both_engines_draw_one_curve_that_ends_below_the_unigram_model(
     assert left == {"metrics", "model", "checkpoint", "best", "events", "report"}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_interrupted_and_resumed_equals_one_that_was_not(tmp_path: Path, small_text: Path, engine: str) -> None:

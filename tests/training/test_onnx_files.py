@@ -162,6 +162,7 @@ def test_a_file_with_its_own_loss_and_data_beside_it(seed, tmp_path):
     np.testing.assert_allclose(curve(trainer_of(file, tmp_path / "m.onnx"), file), expected, rtol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_way_to_bring_a_file_trains_alike(seed, tmp_path, kind):
     file = KINDS[kind](np.random.default_rng(seed))

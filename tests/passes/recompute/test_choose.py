@@ -19,6 +19,7 @@ def planned(name: str, budget: float | int | None) -> tuple[int, float]:
     return result.executable.planned_bytes, share
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_as_little_as_can_be_reached_can_be_asked_for_and_less_is_refused_with_the_figure(name):
     before = plan(name).executable.planned_bytes

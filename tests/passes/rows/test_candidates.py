@@ -61,6 +61,7 @@ def hidden_by_a_pass():
 PAIRS = {}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("hide", "inverse"), [(-1e9, False), (-1e4, True), (0.5, False)])
 @settings(max_examples=2)
 @drawn(lengths=st.lists(st.integers(0, LENGTH), min_size=BATCH, max_size=BATCH))

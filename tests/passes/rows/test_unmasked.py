@@ -188,6 +188,7 @@ def test_a_mask_that_learns_is_added():
     assert biases(pair.ours) == [[(1, 2, LENGTH, LENGTH)] * 2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", ["truth", "truth and causal"])
 def test_rows_that_all_see_a_key_are_multiplied_by_nothing(way):
     """torch gives zeros to a row that sees no key."""

@@ -111,6 +111,7 @@ NETWORKS = [
 SINGLE = dict(rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("last", [False, True], ids=["rows", "channels last"])
 def test_training_equals_eagers(network, last):

@@ -153,6 +153,7 @@ def test_an_operator_and_its_gradient_stay_on_the_device(sample, rng):
     assert all(result.is_cuda for result in results.values() if isinstance(result, torch.Tensor))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_counted")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NETWORKS)
@@ -162,6 +163,7 @@ def test_a_step_stays_on_the_device(name, precision):
     assert "_scaled_dot_product_flash_attention_for_cpu" not in called
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_counted")
 def test_accumulating_steps_stay_on_the_device():
     run("gpt2", "bfloat16", (StepKind.ACCUMULATE, StepKind.ACCUMULATE_UPDATE))

@@ -119,6 +119,7 @@ def _two_grus(features, hidden):
     return model, layers
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(96, 64, 40, 32), (64, 64, 8, 12), (40, 256, 5, 96)], ids=str)
 def test_two_stacked_grus_of_a_file(sizes, forced, threads, multiplied, tmp_path, monkeypatch):
     monkeypatch.setattr(product, "_WORTH", 0)
@@ -200,6 +201,7 @@ def test_each_side_of_each_threshold(way, tune, logits, threads, monkeypatch):
     assert_trains_as_in_double(_Attending(), {"ids": ids, "labels": ids.clone()})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("held", [0, 1 << 40], ids=["held-if-read-soon", "held-always"])
 @pytest.mark.parametrize("soon", [-1, 8], ids=["never", "soon"])
 def test_results_held_or_not(held, soon, forced, threads, monkeypatch):

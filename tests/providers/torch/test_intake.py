@@ -62,6 +62,7 @@ def test_the_samples_are_large_enough_to_be_lent() -> None:
     assert _batch().nbytes > LENT
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_are_eagers_and_the_feed_stays_as_it_is(layout: Callable[[], torch.Tensor]) -> None:
     eager = Chain()
@@ -82,6 +83,7 @@ class Views(Chain):
         return (x.reshape(ROWS // 2, 2 * WIDTH)[3:, ::2] * self.scale).T
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_views_of_a_feed_show_its_own_elements(layout: Callable[[], torch.Tensor]) -> None:
     eager, x = Views(), layout()

@@ -15,6 +15,7 @@ from tests.providers.graphs import float_input, run
 _ELEMENTS = 8 << 20
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(_ELEMENTS + 7,), (2, 1 << 20), (3000, 2816), (0, 5), (65535,), (66559,)], ids=str)
 @pytest.mark.parametrize("make", [torch.randn, torch.ones])

@@ -64,6 +64,7 @@ NETS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tune", ["0", "1"])
 @pytest.mark.parametrize("name", NETS)
 def test_nets_at_several_sizes_are_the_references(name, tune, monkeypatch):

@@ -14,6 +14,7 @@ AZUREML = Path(__file__).parents[3] / "azureml"
 HEAD = "# dry run, nothing submitted\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "jobs"),
     [

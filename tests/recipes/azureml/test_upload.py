@@ -117,6 +117,7 @@ def upload(folder: Path, storage: Storage) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 def test_a_second_upload_sends_only_what_changed(storage, squad):
     first = upload(squad, storage)
     assert first.returncode == 0, first.stderr

@@ -63,6 +63,7 @@ def test_real_articles_keep_their_sentences_and_lose_their_markup(articles: dict
     assert sum(len(line.split()) for line in articles["Albedo"]) > 2000  # of some 2,500
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "hostile",
     [

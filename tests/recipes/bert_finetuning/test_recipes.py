@@ -64,6 +64,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> str:
     return said
 
 
+@pytest.mark.thorough
 def test_answers_are_learnt_by_both_engines_and_given_by_both(model: Path, questions: Path, tmp_path: Path) -> None:
     flags = {"num_train_epochs": 40, "gradient_accumulation_steps": 2, **LEARN}
     outputs = [tmp_path / engine for engine in Engine]

@@ -55,6 +55,7 @@ def expected(name: str, said: NDArray[np.float64], label: NDArray[np.float64]) -
     return {"f1": f1, "mcc": linear, "pearson": linear, "spearmanr": ranked, **both}.get(name, accuracy)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_task_goes_from_its_archives_files_to_its_scores(name: str, model: Path, tmp_path: Path) -> None:
     write_archive(tmp_path / name, name)

@@ -63,6 +63,7 @@ def killed() -> None:
     raise Killed
 
 
+@pytest.mark.thorough
 def test_a_run_in_eager_that_died_inside_a_file_and_goes_on_equals_one_that_did_not(
     run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def test_the_kept_curve_is_the_textbooks(corpus: Path, config_file: Callable[...
     np.testing.assert_allclose(textbook(corpus, config_file()), json.loads(GOLDEN.read_text()), rtol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ["ontrain", "pytorch"])
 def test_both_phases_draw_the_kept_curve_and_leave_what_they_promise(
     engine: str, run: Callable[..., Path], corpus: Path

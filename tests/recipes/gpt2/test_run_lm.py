@@ -145,6 +145,7 @@ def test_the_schedule_is_transformers(small: list[object]) -> None:
 # --- resuming
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(
     run: Any, small: list[object], tmp_path: Path, engine: str

@@ -186,6 +186,7 @@ def test_the_page_learns_a_hand_that_draws_with_the_mouse(page, tmp_path):
     assert state.updates == 60 and state.trained == ["hidden.weight", "hidden.bias", "output.weight", "output.bias"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("script", "options", "says"),
     [

@@ -175,6 +175,7 @@ def save_hdf5(group: Any, content: dict[str, Any]) -> None:
             group[key] = value
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mixed", [False, True])
 @pytest.mark.parametrize("layout", ["hdf5", "pickled"])
 def test_the_later_layout_is_joined_from_files_in_any_order(first, expected, mixed, layout, tmp_path):

@@ -82,6 +82,7 @@ class Layer(nn.Module):
         return x + self.last(torch.sigmoid(h) * h) * 0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_layers_that_share_a_piece_keep_their_own_parameters_and_statistics(dynamic):
     ours, eager = twins(lambda: nn.Sequential(Layer(), Layer(), Layer()))

@@ -120,6 +120,7 @@ DERIVATIVES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*differentiates by torch.func")
 @pytest.mark.parametrize("kind", DERIVATIVES)
 def test_a_function_may_differentiate_by_torch_func(kind):

@@ -44,6 +44,7 @@ class Counted(nn.Module):
         return result
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", [None, torch.zeros(1, 1)], ids=["made", "grown"])
 def test_tables_that_grow_with_the_longest_input(first):
     eager = Distances(first)

@@ -209,6 +209,7 @@ def test_images_are_captured_with_their_size_first_and_for_all_sizes_when_anothe
     assert captures == [1, 1, 2, 2, 2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("form", "layer", "expected"),
     [
@@ -284,6 +285,7 @@ HOOKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:the forward hooks of submodule '' run while")
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_of_the_module_gets_by_position_what_the_call_gives_by_position(hook):

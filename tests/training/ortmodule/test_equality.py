@@ -106,6 +106,7 @@ def test_a_loop_over_a_size():
     assert ours._engine.captures == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_dtypes(dtype):
     ours, eager = pair(LanguageModel(layers=1).to(dtype))

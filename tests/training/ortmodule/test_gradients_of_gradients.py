@@ -102,6 +102,7 @@ def assert_equal(ours, eager, loss, rows=5):
         torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_losses_of_gradients_are_eagers(loss):

@@ -106,6 +106,7 @@ HOOKS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore:.*forward hook of all modules:UserWarning")
 @pytest.mark.parametrize(("register", "hook"), HOOKS, ids=[hook.__name__ for _, hook in HOOKS])
 @pytest.mark.parametrize("first", [True, False], ids=["from the start", "later"])

@@ -128,6 +128,7 @@ def given_what_it_learns(module, step):
     module.hidden = module.begin.expand(4, 3) * 1.0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("prepare", [given_tensors, given_equal_tensors, given_its_own_values, given_what_it_learns])
 def test_a_call_reads_the_state_that_it_is_given_and_leaves_its_own(prepare):
     ours, eager = pair(Recurrent(nn.GRUCell(3, 3)).double())

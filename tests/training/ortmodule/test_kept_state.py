@@ -229,6 +229,7 @@ def test_a_state_in_a_class_is_read_and_left_as_in_eager():
     torch.testing.assert_close(*lefts, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "begin"), [
     (Recurrent, lambda: None), (InDictionary, dict), (WithMetric, Metric), (Cell, lambda: zeros(3, 4) + 1),
     (InList, lambda: [zeros(4), zeros(4)]),

@@ -186,6 +186,7 @@ FIXED = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("read", FIXED)
 def test_what_was_written_to_is_read_and_captured_anew_as_seldom_as_can_be(read):
     _, tensor, captures = FIXED[read]

@@ -46,6 +46,7 @@ class Inner(Plain):
         return super().forward(x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [Plain, Enabled, Set, Outer, Inner])
 @pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad])
 def test_results_want_gradients_where_eagers_do(kind, around):
@@ -103,6 +104,7 @@ class Opposite(Plain):
             return super().forward(x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [Block, Forces, Restored, Opposite])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_part_has_gradients_recorded_under_no_grad(kind, training):

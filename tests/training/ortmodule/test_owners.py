@@ -68,6 +68,7 @@ def identities(module, x, leaves):
     return names
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", ["training", "no_grad"])
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_whose_it_is_in_eager(name, way):

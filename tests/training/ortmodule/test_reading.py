@@ -79,6 +79,7 @@ def compiled_by_ontrain(module):
     return torch.compile(module, backend=ontrain)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "train"), [(Pair, wrapped), (Queue, compiled_by_ontrain)])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_a_buffer_that_another_graph_writes_to_is_read_as_it_was_in_forward(kind, train, calls):

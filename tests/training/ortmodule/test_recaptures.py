@@ -41,6 +41,7 @@ def change_layer(model, step):
     model.layer = nn.Linear(4, 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("change", "cause"),
     [

@@ -19,6 +19,7 @@ def forward_mode(module):
         return module(forward_ad.make_dual(torch.ones(2, 4), torch.ones(2, 4)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("use", "what"),
     [

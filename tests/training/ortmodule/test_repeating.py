@@ -279,6 +279,7 @@ def test_after_each_call_objects_results_and_gradients_are_eagers(kind):
         compare(ours, eagers, f"step {step}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [Empties, Nested, OfSizes, CountsInHelper, Positions, RunningMean, OfFile])
 def test_calls_that_read_nothing_of_it_have_one_graph(kind):
     wrapped = ORTModule(kind())

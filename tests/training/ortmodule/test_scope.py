@@ -108,6 +108,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_a_class_holds_is_followed(change, scaled):
     model, x = ORTModule(scaled.module), torch.randn(2, 3)

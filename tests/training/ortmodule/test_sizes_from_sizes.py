@@ -33,6 +33,7 @@ class Ordered(nn.Module):
         return (self.function(*[by_place[place] for place in sorted(by_place)]) * self.scale).sin().sum()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("error:.*captured anew")
 @pytest.mark.parametrize("name", CASES)
 def test_in_every_order_one_capture_serves_all_sizes(name):

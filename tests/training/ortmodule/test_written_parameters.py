@@ -116,6 +116,7 @@ class Rewriting(nn.Module):
         return self.head(self.layer(x).tanh())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("write", [clamped, normalised, a_row, smaller, shortened])
 def test_a_trained_parameter_gets_the_gradient_of_its_new_value(write):
     eager = Rewriting(write).double()

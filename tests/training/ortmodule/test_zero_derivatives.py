@@ -80,6 +80,7 @@ def compiled(module):
     return torch.compile(module, backend=ontrain, options={"fallback": "FALLBACK_DISABLE"})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wrap", [ORTModule, compiled])
 def test_gradients_are_zeros_where_eagers_are_and_absent_where_eagers_are(wrap):
     module = Weighted(CONSTANT | ABSENT | BOTH)

@@ -13,6 +13,7 @@ def test_kernels_equal_the_bodies(sample, rng):
     compare(sample, rng, "TorchExecutionProvider")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [(5, 4), (1, 7), (12, 3), (9, None)])
 @pytest.mark.parametrize("pool", [functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d])
 def test_images_of_each_layout(pool, size):

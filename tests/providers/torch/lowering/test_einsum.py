@@ -41,6 +41,7 @@ def products(module: nn.Module, x: torch.Tensor) -> set[str]:
     return {event.key for event in record.key_averages()} & {"aten::bmm", "aten::einsum"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("equation", "multiplies"),
     [

@@ -26,6 +26,7 @@ class Points(nn.Module):
         return self.few(self.strided(y)), y
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("filters", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_a_network_over_few_pixels_trains_by_products(monkeypatch, order, filters):

@@ -78,6 +78,7 @@ def ways(request, monkeypatch):
     return layer_norm._normalise, layer_norm._normalise_backward
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", [(512,), (3, 512)], ids=["last axis", "two axes"])
 def test_large_values_are_as_near_to_the_exact_result_as_eager(ways, shape, bias):

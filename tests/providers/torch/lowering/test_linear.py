@@ -61,6 +61,7 @@ def _feeds(lead, dtype=np.float32):
     }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tune", ["0", "1", "aten", "linear"])
 @pytest.mark.parametrize("layer", ["plain", "transposed"])
 @pytest.mark.parametrize("name", FOLLOWS)

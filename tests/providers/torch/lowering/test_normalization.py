@@ -77,6 +77,7 @@ def test_squares_of_half_precision_do_not_overflow(axis):
     np.testing.assert_allclose(y, wide / root * scale, rtol=2e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("statistics", [{}, {"momentum": None}, {"track_running_stats": False}], ids=str)
 @pytest.mark.parametrize("images", [False, True])
 def test_a_batch_without_rows_leaves_statistics_as_they_are(images, statistics):

@@ -28,6 +28,7 @@ class Loss(nn.Module):
         return self.loss(x * self.gain, target, **self.named)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize(
     "loss, named",

@@ -34,6 +34,7 @@ def test_small_products_of_random_sizes(sizes, block, forced, threads, multiplie
     assert forced in multiplied
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("sizes", [(700, 260, 333, 515), (96, 1100, 1050, 1200), (1030, 64, 130, 9000)], ids=str)
 def test_products_above_the_thresholds(sizes, forced, threads, multiplied):
     assert_trains_as_in_double(*mixed(*sizes, seed=1))
