@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -117,56 +118,71 @@ def _make_plan(
     precision: ir.DataType | None,
 ) -> Plan[Compiled]:
     seconds = journal.seconds
-    clock = time.perf_counter
-
     journal.stage("captured", model)
     journal.milestone("captured_path", model)
-    start = clock()
+    with _timed(seconds, "specialise"):
+        graph, absent = _specialised(model, signature, outputs, keep_backwards=build is not None)
+        if precision is not None:
+            announce(graph, precision)
+    journal.stage("specialised", graph)
+    with _timed(seconds, "forward passes"):
+        graph, reports = _forward_passes(graph, journal, rows)
+    journal.milestone("model_after_graph_transforms_path", graph)
+    if build is not None:
+        graph, more = _step(graph, build, journal)
+        reports += more
+    journal.stage("provider", graph)
+    with _timed(seconds, "compile"):
+        executable = compiler(graph)
+    recomputed = None
+    if recomputing is not None and build is not None:
+        before = len(journal.reports)
+        with _timed(seconds, "recompute"):
+            graph, executable, recomputed = fit(graph, executable, recomputing, compiler, journal)
+        reports += journal.reports[before:]
+        journal.milestone("model_with_training_graph_after_optimization_path", graph)
+    return Plan(
+        graph, executable, seconds, reports, absent=absent, adjoints=_adjoints(graph), recomputed=recomputed
+    )  # fmt: skip
+
+
+def _specialised(
+    model: ir.Model, signature: Signature, outputs: Collection[str] | None, *, keep_backwards: bool
+) -> tuple[ir.Model, dict[str, ShapeAndDtype]]:
+    """Return the graph of a signature's sizes, and what is known of the outputs that it leaves out."""
     graph = specialise(model, dict(signature))
     if asks_for_derivatives(graph.graph):
         graph = with_derivatives(graph)
     dropped = {} if outputs is None else drop_outputs(graph.graph, outputs)
     absent = {name: _shape_and_dtype(value) for name, value in dropped.items()}
-    if build is None:
+    if not keep_backwards:
         graph = without_own_backwards(graph)
     check_sizes(graph, memory_limit())
-    if precision is not None:
-        announce(graph, precision)
-    seconds["specialise"] = clock() - start
-    journal.stage("specialised", graph)
+    return graph, absent
 
-    start = clock()
-    graph, reports = _forward_passes(graph, journal, rows)
-    seconds["forward passes"] = clock() - start
-    journal.milestone("model_after_graph_transforms_path", graph)
 
-    if build is not None:
-        start = clock()
+def _step(
+    graph: ir.Model, build: Callable[[ir.Model], ir.Model], journal: Journal
+) -> tuple[ir.Model, list[PassReport]]:
+    """Turn a forward graph into that of a step, and run the passes of its stage."""
+    with _timed(journal.seconds, "differentiate"):
         graph = without_own_backwards(build(graph))
-        seconds["differentiate"] = clock() - start
-        if verify_requested():
-            verify(graph, after="building the step")
-        journal.stage("step", graph)
-        journal.milestone("model_with_training_graph_path", graph)
-        graph, more = run_passes(graph, pipeline("step"), stage="step", journal=journal)
-        reports += more
-        seconds["step passes"] = sum(report.seconds for report in more)
-        journal.milestone("model_with_training_graph_after_optimization_path", graph)
+    if verify_requested():
+        verify(graph, after="building the step")
+    journal.stage("step", graph)
+    journal.milestone("model_with_training_graph_path", graph)
+    graph, reports = run_passes(graph, pipeline("step"), stage="step", journal=journal)
+    journal.seconds["step passes"] = sum(report.seconds for report in reports)
+    journal.milestone("model_with_training_graph_after_optimization_path", graph)
+    return graph, reports
 
-    journal.stage("provider", graph)
-    start = clock()
-    executable = compiler(graph)
-    seconds["compile"] = clock() - start
-    recomputed = None
-    if recomputing is not None and build is not None:
-        start, before = clock(), len(journal.reports)
-        graph, executable, recomputed = fit(graph, executable, recomputing, compiler, journal)
-        reports += journal.reports[before:]
-        seconds["recompute"] = clock() - start
-        journal.milestone("model_with_training_graph_after_optimization_path", graph)
-    return Plan(
-        graph, executable, seconds, reports, absent=absent, adjoints=_adjoints(graph), recomputed=recomputed
-    )  # fmt: skip
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Write down what a phase takes."""
+    start = time.perf_counter()
+    yield
+    seconds[phase] = time.perf_counter() - start
 
 
 def bound_plan(
@@ -180,10 +196,8 @@ def bound_plan(
     """
     if verify_requested():
         verify(model, after="binding it to sizes")
-    with PLANNING:
-        start = time.perf_counter()
+    with PLANNING, _timed(seconds, "compile"):
         executable = compiler(model)
-        seconds["compile"] = time.perf_counter() - start
     plan = Plan(model, executable, seconds, absent=absent, adjoints=_adjoints(model))
     tell_phases(f"bound a plan to {_written(signature)}", seconds)
     return plan
