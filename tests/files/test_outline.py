@@ -52,7 +52,7 @@ def test_an_operator_behind_large_weights_and_inside_a_branch_is_found() -> None
     node = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
     content = _model(node, weights=(numpy_helper.from_array(np.zeros(4096, np.float32), "z"),)).SerializeToString()
     assert len(content) > 32_000 > len(outline(content)) and b"Mod" in outline(content)
-    assert suspect(content) == outline(content)
+    assert suspect(content) == content
 
 
 def test_data_in_another_file_behind_numbers_is_found() -> None:
@@ -60,7 +60,7 @@ def test_data_in_another_file_behind_numbers_is_found() -> None:
     entry = weights.external_data.add()
     entry.key, entry.value = "location", "elsewhere.bin"
     content = _added(weights).SerializeToString()
-    assert b"elsewhere.bin" in outline(content) and suspect(content) == outline(content)
+    assert b"elsewhere.bin" in outline(content) and suspect(content) == content
 
 
 def test_lists_of_numbers_and_texts_are_taken_whole() -> None:

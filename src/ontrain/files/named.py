@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Names:
         read = np.frombuffer(content, np.uint8, last + _LETTERS, start)
         length, first = read[:last], read[1 : last + 1]
         (places,) = np.nonzero((length <= self._longest) & ((first | 32) - np.uint8(ord("a")) < 26))
-        keys = np.zeros(len(places), np.uint32)
+        keys: np.ndarray[Any, np.dtype[Any]] = np.zeros(len(places), np.uint32)
         for i in range(1, _LETTERS + 1):
             keys = keys << 8 | read[places + i]
         nearest = self._starts[self._starts.searchsorted(keys) % len(self._starts)]

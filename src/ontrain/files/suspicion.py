@@ -31,12 +31,14 @@ _TRAINS, _ONE = b"training_mode", b"\x18\x01"
 _ORT_FORMAT = b"ORTM"
 _FUNCTIONS = 25
 """The field of a model's message that holds its functions."""
+_SMALL = 1 << 22
+"""Bytes up to which a message is read whole: if it needs a guard, it is walked through once, and not a second time."""
 _NAMES = Names([*TRAPS, _TREES, _EXTERNAL, _TRAINS])
 
 
 def suspect(source: str | bytes) -> bytes | None:
     """Return the outline of a file, or of these bytes, if it names an operator of `TRAPS`, trees of one label, data in
-    another file, or a normalisation in training mode; all of it if it has functions; else None.
+    another file, or a normalisation in training mode; all of it if it is small or has functions; else None.
 
     Raises:
         InputError: the file cannot be read.
@@ -60,7 +62,9 @@ def _suspect_part(content: Content) -> bytes | None:
     if any(number == _FUNCTIONS for number, _, _ in fields(content, 0, len(content))):
         return content[:]
     sketch = outline(content)
-    return sketch if any(_is_suspect(sketch, name, end) for name, end in _NAMES.places(sketch)) else None
+    if not any(_is_suspect(sketch, name, end) for name, end in _NAMES.places(sketch)):
+        return None
+    return sketch if len(content) > _SMALL else content[:]
 
 
 def _is_suspect(sketch: bytes, name: bytes, end: int) -> bool:

@@ -54,14 +54,16 @@ def guarded(source: str | bytes, outline: bytes, options: Any) -> tuple[str | by
     proto = _inlined(proto, name)
     # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
     plain = _MODE in outline and _updates_unread(proto.graph)
-    if not guard(in_order(proto), _foreign):
+    proto = in_order(proto)
+    if not guard(proto, _foreign):
         return source, Changes(plain)
-    whole = _parsed(source if isinstance(source, bytes) else _content(source))
-    if whole is None:
-        return source, Changes(plain)
-    proto = in_order(_inlined(whole, name))
-    if not guard(proto, _foreign):  # its large weights divide by nothing that ends a process
-        return source, Changes(plain)
+    if len(outline) < (len(source) if isinstance(source, bytes) else os.path.getsize(source)):
+        whole = _parsed(source if isinstance(source, bytes) else _content(source))
+        if whole is None:
+            return source, Changes(plain)
+        proto = in_order(_inlined(whole, name))
+        if not guard(proto, _foreign):  # its large weights divide by nothing that ends a process
+            return source, Changes(plain)
     return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
 
 
