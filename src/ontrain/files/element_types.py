@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 import onnx
 
-from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
 
 __all__ = ["Foreign", "Types", "given_types", "result_types"]
@@ -16,15 +16,17 @@ _KIND = onnx.TensorProto
 _KINDS = {f"tensor({name.lower()})": number for name, number in _KIND.DataType.items()}
 """Element types by what the standard calls tensors of them."""
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_STATE_TYPE = ("to", "dtype")
+"""Attributes that are the type of a result."""
 Types = dict[str, int]
 """Element types by name of value; of a sequence and of an optional value that of what it holds."""
 Foreign = Callable[[str, str], "tuple[Sequence[str], Sequence[str]] | None"]
 """By domain and name of an operator how its operands' and its results' types are called; None for one unknown."""
 
 
-def given_types(node: onnx.NodeProto, types: Mapping[str, int]) -> Types:
+def given_types(node: onnx.NodeProto, graphs: Sequence[onnx.GraphProto], types: Mapping[str, int]) -> Types:
     """Return the element types of what a node hands to the graphs inside it."""
-    graphs, operands = [*subgraphs(node)], list(node.input)
+    operands = list(node.input)
     if len(graphs) != 1:
         return {}  # none is inside; or the branches of an If, which are given nothing
     (inner,) = graphs
@@ -37,8 +39,9 @@ def given_types(node: onnx.NodeProto, types: Mapping[str, int]) -> Types:
 
 
 def result_types(
-    node: onnx.NodeProto, types: Mapping[str, int], opset: int, foreign: Foreign, inner: Sequence[int | None] = ()
-) -> list[int | None] | None:
+    node: onnx.NodeProto, types: Mapping[str, int], opset: int, foreign: Foreign,
+    inner: Sequence[int | None] | None = None,
+) -> list[int | None] | None:  # fmt: skip
     """Return the element types of a node's results, None for each that is not known; None for a custom operator.
 
     Args:
@@ -46,10 +49,11 @@ def result_types(
         types: of what comes before it.
         opset: version of the standard.
         foreign: knows operators that are not of the standard.
-        inner: element types of the results of the graph inside the node, of an If's those of its last branch.
+        inner: element types of the results of the graph inside the node, of an If's those of its last branch; None if
+            there is no graph inside.
     """
     for attribute in node.attribute:
-        if attribute.name in ("to", "dtype") and attribute.type == onnx.AttributeProto.INT and attribute.i:
+        if attribute.name in _STATE_TYPE and attribute.type == onnx.AttributeProto.INT and attribute.i:
             return [attribute.i] * len(node.output)
     if node.domain not in _STANDARD:
         known = foreign(node.domain, node.op_type)
@@ -59,7 +63,7 @@ def result_types(
         return [held]
     if node.op_type == "SequenceEmpty":
         return [_KIND.FLOAT]
-    if any(True for _ in subgraphs(node)):
+    if inner is not None:
         return list(inner[1:] if node.op_type == "Loop" else inner)
     called = _called(node.op_type, "" if node.domain == "ai.onnx" else node.domain, opset)
     if called is None:
@@ -94,11 +98,12 @@ def _by_names(
     node: onnx.NodeProto, types: Mapping[str, int], operands: Sequence[str], results: Sequence[str]
 ) -> list[int | None]:
     of: dict[str, int] = {}
-    for i, name in enumerate(node.input):
-        if name in types and operands:
-            of.setdefault(operands[min(i, len(operands) - 1)], types[name])
-    kinds: list[int | None] = []
-    for i in range(len(node.output)):
-        text = results[min(i, len(results) - 1)] if results else ""
-        kinds.append(_KINDS[text] if text in _KINDS else of.get(text))
-    return kinds
+    for name, called in zip(node.input, _repeated(operands), strict=False):
+        if name in types:
+            of.setdefault(called, types[name])
+    return [_KINDS.get(called) or of.get(called) for _, called in zip(node.output, _repeated(results), strict=False)]
+
+
+def _repeated(names: Sequence[str]) -> Iterable[str]:
+    """Names of formal parameters, of which the last stands for all that follow."""
+    return itertools.chain(names, itertools.repeat(names[-1])) if names else ()

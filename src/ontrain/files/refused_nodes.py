@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import cache
 
 import onnx
 
 from ontrain.errors import GraphError
-from ontrain.files.inner_graphs import subgraphs
 from ontrain.files.schemas import schema_of
 
 __all__ = ["check_form", "check_labels", "check_range", "check_scales", "check_text", "without_empty_names"]
 
+_STANDARD = ("", "ai.onnx")
 _CHOICE, _TREES = "QLinearWhere", "TreeEnsembleClassifier"
 _SCALES, _OF_RESULT = (2, 3, 5, 6, 7, 8), (7, 8)
 """Positions of a choice's scales and zeros, and of those of its result."""
@@ -26,19 +27,26 @@ def check_text(node: onnx.NodeProto) -> None:
         )  # fmt: skip
 
 
-def check_form(node: onnx.NodeProto, opset: int) -> None:
+def check_form(node: onnx.NodeProto, inner: Sequence[onnx.GraphProto], opset: int) -> None:
     """Refuse a node that lacks what guarding it looks at; onnxruntime would refuse it later."""
-    schema = schema_of(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
-    if schema is None:
+    if node.domain not in _STANDARD or schema_of(node.op_type, "", opset) is None:
         return
-    inner, graph = [*subgraphs(node)], onnx.defs.OpSchema.AttrType.GRAPH
-    graphs = sum(attribute.required and attribute.type == graph for attribute in schema.attributes.values())
-    short = len(node.input) < schema.min_input or len(node.output) < schema.min_output
+    fewest_inputs, fewest_outputs, graphs = _least(node.op_type, opset)
+    short = len(node.input) < fewest_inputs or len(node.output) < fewest_outputs
     if len(inner) != graphs or (short and not graphs):
         said = f"{len(node.input)} inputs, {len(node.output)} outputs and {len(inner)} graphs inside"
         raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason=f"it has {said}")
     if node.op_type == "Loop" and not inner[0].output:
         raise GraphError(f"{node.op_type} {node.name!r} is damaged", reason="its body says not whether to go on")
+
+
+@cache
+def _least(op_type: str, opset: int) -> tuple[int, int, int]:
+    """How many operands, results and graphs inside an operator must have."""
+    schema = schema_of(op_type, "", opset)
+    assert schema is not None
+    graphs = [a for a in schema.attributes.values() if a.required and a.type == onnx.defs.OpSchema.AttrType.GRAPH]
+    return schema.min_input, schema.min_output, len(graphs)
 
 
 def without_empty_names(node: onnx.NodeProto, opset: int) -> bool:
@@ -47,7 +55,7 @@ def without_empty_names(node: onnx.NodeProto, opset: int) -> bool:
     Raises:
         GraphError: an operand is left out of several of one kind.
     """
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in _STANDARD:
         return False
     if node.op_type == "LayerNormalization" and node.input and not node.input[-1]:
         while node.input and not node.input[-1]:
@@ -64,7 +72,7 @@ def without_empty_names(node: onnx.NodeProto, opset: int) -> bool:
 
 def check_range(node: onnx.NodeProto) -> None:
     """Refuse draws from a range or of a deviation that there are none of: onnxruntime asserts that there are."""
-    if node.domain not in ("", "ai.onnx") or not node.op_type.startswith("Random"):
+    if node.domain not in _STANDARD or not node.op_type.startswith("Random"):
         return
     told = {"low": 0.0, "high": 1.0, "scale": 1.0} | {a.name: a.f for a in node.attribute}
     is_normal = node.op_type.startswith("RandomNormal")

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from ontrain.disk import open_file
 from ontrain.errors import InputError
 from ontrain.files.demands import DEMANDING
-from ontrain.files.texts import Content, fields, texts
+from ontrain.files.named import Names
+from ontrain.files.outline import Content, fields, outline
 
 __all__ = ["TRAPS", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
-    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomUniform", b"QLinearWhere", *DEMANDING,
+    b"Sum", b"Mean", b"Einsum", b"RandomNormal", b"RandomNormalLike", b"RandomUniform", b"RandomUniformLike",
+    b"QLinearWhere", *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
 _TREES, _LABELS = b"TreeEnsembleClassifier", b"classlabels_strings"
@@ -24,40 +26,52 @@ _WAY = (7, 1, 5)
 _STRINGS = 9
 """The field of an attribute's message that holds its texts; numbers, for to import onnx would take longer than this."""
 _EXTERNAL = b"location"
-_TRAINS = b"training_mode\x18\x01"
+_TRAINS, _ONE = b"training_mode", b"\x18\x01"
 """An attribute of this name that is 1, as protobuf writes it: see `ontrain.inference.guarded`."""
 _ORT_FORMAT = b"ORTM"
 _FUNCTIONS = 25
 """The field of a model's message that holds its functions."""
+_SMALL = 1 << 22
+"""Bytes up to which a message is read whole: if it needs a guard, it is walked through once, and not a second time."""
+_NAMES = Names([*TRAPS, _TREES, _EXTERNAL, _TRAINS])
 
 
 def suspect(source: str | bytes) -> bytes | None:
-    """Return the content of a file, or of these bytes, if it names an operator of `TRAPS`, trees of one label, data in
-    another file, or a normalisation in training mode, or if it has functions; else None.
+    """Return the outline of a file, or of these bytes, if it names an operator of `TRAPS`, trees of one label, data in
+    another file, or a normalisation in training mode; all of it if it is small or has functions; else None.
 
     Raises:
         InputError: the file cannot be read.
     """
     if isinstance(source, bytes):
-        return source if _names_any(source) else None
+        return _suspect_part(source)
     try:
         with open_file(source) as file:
             if not os.fstat(file.fileno()).st_size:
                 return None
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                return content[:] if _names_any(content) else None
+                return _suspect_part(content)
     except (OSError, ValueError) as error:
         raise InputError(f"{source!r} cannot be read", reason=str(error)) from error
 
 
-def _names_any(content: Content) -> bool:
+def _suspect_part(content: Content) -> bytes | None:
     # A file of onnxruntime's own format is read by nothing else.
     if content[4:8] == _ORT_FORMAT:
-        return False
+        return None
     if any(number == _FUNCTIONS for number, _, _ in fields(content, 0, len(content))):
-        return True
-    named = texts(content)
-    return any(name in named for name in (*TRAPS, _EXTERNAL, _TRAINS)) or (_TREES in named and _has_lone_label(content))
+        return content[:]
+    sketch = outline(content)
+    if not any(_is_suspect(sketch, name, end) for name, end in _NAMES.places(sketch)):
+        return None
+    return sketch if len(content) > _SMALL else content[:]
+
+
+def _is_suspect(sketch: bytes, name: bytes, end: int) -> bool:
+    """Whether a name that ends here is a reason to look closer."""
+    if name == _TREES:
+        return _has_lone_label(sketch)
+    return name != _TRAINS or sketch.startswith(_ONE, end)
 
 
 def _has_lone_label(content: Content) -> bool:

@@ -50,7 +50,7 @@ from ontrain.rounds import loop_limit
 
 __all__ = ["guard"]
 
-_FORMS = frozenset(TRAPS) - frozenset(DEMANDING)
+_FORMS = {name.decode() for name in TRAPS if name not in DEMANDING} | {"Constant"}
 """Operators that are looked at so closely that they must be whole."""
 _OLDEST = 7
 """Operators broadcast and add integers from this version on; a division of integers is no valid one before."""
@@ -134,37 +134,42 @@ class _Guard:
                 self._fixed.add(tensor.name)
                 if tensor.data_type in INTEGERS:
                     known[tensor.name] = tensor
-        before = list(graph.node)
-        del graph.node[:]
-        guards = self._start.of_another_graph()
+        before, count, guards = list(graph.node), self.count, self._start.of_another_graph()
         for node in before:
+            inner = [*subgraphs(node)]
             check_text(node)
             check_scales(node, self._fixed)
             check_labels(node)
-            if _follows(node, self._fixed):
+            if not inner and _follows(node, self._fixed):
                 self._fixed.update(node.output)
-            self._look_at(node, types, known, guards)
-            outputs, arguments = list(node.output), given_types(node, types)
+            self._look_at(node, inner, types, known, guards)
+            outputs, arguments = list(node.output), given_types(node, inner, types) if inner else {}
             within = {**types, **arguments} if arguments else types
-            if spent is not None and _loops([node]) and not _of_sequences(node):
+            if inner and spent is not None and _loops([node]) and not _of_sequences(node):
                 spent = self._nested(node, within, known, spent, guards)
             else:
-                for inner in subgraphs(node):
-                    self.graph(inner, within, known, None)
+                for body in inner:
+                    self.graph(body, within, known, None)
             guards.nodes.append(node)
-            results = result_types(node, types, self.opset, self._foreign, self._results)
+            held = self._results if inner else None
+            results = result_types(node, types, self.opset, self._foreign, held)
             self._has_custom |= results is None
             for name, kind in zip(outputs, results or (), strict=False):
                 if kind is not None:
                     types.setdefault(name, kind)
-        graph.node.extend(guards.nodes)
+        if self.count > count:
+            del graph.node[:]
+            graph.node.extend(guards.nodes)
         self._results = [types.get(value.name) for value in graph.output]
         return spent
 
-    def _look_at(self, node: onnx.NodeProto, types: Types, known: dict[str, Any], guards: GuardNodes) -> None:
+    def _look_at(
+        self, node: onnx.NodeProto, inner: Sequence[onnx.GraphProto], types: Types, known: dict[str, Any],
+        guards: GuardNodes,
+    ) -> None:  # fmt: skip
         """Refuse a node, or guard it, for all but the graphs in it; note a constant's type and value."""
-        if node.op_type == "Constant" or node.op_type.encode() in _FORMS or any(subgraphs(node)):
-            check_form(node, self.opset)
+        if inner or node.op_type in _FORMS:
+            check_form(node, inner, self.opset)
         self.count += without_empty_names(node, self.opset)
         check_range(node)
         if self.opset >= _OLDEST and node.op_type.encode() in DEMANDING:
@@ -272,9 +277,8 @@ class _Guard:
 
 
 def _follows(node: onnx.NodeProto, fixed: Collection[str]) -> bool:
-    """Whether a node's results follow from values that are the same at each run."""
-    draws = node.op_type.startswith("Random")
-    return not draws and not any(subgraphs(node)) and all(name in fixed for name in node.input if name)
+    """Whether the results of a node without graphs inside follow from values that are the same at each run."""
+    return all(name in fixed for name in node.input if name) and not node.op_type.startswith("Random")
 
 
 def _of_sequences(node: onnx.NodeProto) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
+from ontrain.disk import open_file
 from ontrain.errors import GraphError
 from ontrain.files import TRAPS, call_depth, check_expansion, check_external, guard, in_order, subgraphs, tensors_of
 from ontrain.inference.lending import Changes
@@ -21,32 +22,54 @@ __all__ = ["guarded", "is_known"]
 
 _DIVIDES = ("Div", "Mod")
 """Operators whose guard asks for the types of what they are given, so that these have to be known."""
+_EXTERNAL, _KEY, _MODE = onnx.TensorProto.EXTERNAL, b"location", b"training_mode"
+"""Where a tensor's numbers lie; what a file names that has such tensors, and normalisations in training mode."""
 _DEEPEST = 500
 """Functions that call one another in a row: onnxruntime follows them by recursion, and dies of 3,000."""
 
 
-def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | bytes, Changes]:
+def guarded(source: str | bytes, outline: bytes, options: Any) -> tuple[str | bytes, Changes]:
     """Return the source for onnxruntime, as it is or with guards in it, and what of the options has to change for it.
 
     Args:
         source: a path, or the file's bytes.
-        content: of the file, see `ontrain.files.suspicion`.
+        outline: of the file, see `ontrain.files.suspicion`.
         options: session options, or None.
 
     Raises:
         GraphError: external data lies outside of the model's folder or is no file; a division cannot be guarded; or
             functions expand beyond all proportion, or call one another too deep.
     """
-    proto = _parsed(content)
+    proto = _parsed(outline)
     if proto is None:
         return source, Changes()
     told = config_entry(options, EXTERNAL_FOLDER)
     folder = Path(told or os.getcwd()) if isinstance(source, bytes) else Path(source).parent
     name = "the model" if isinstance(source, bytes) else Path(source).name
-    external = [tensor for tensor in tensors_of(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    external = [tensor for tensor in tensors_of(proto) if tensor.data_location == _EXTERNAL] if _KEY in outline else []
     for tensor in external:
         if not (isinstance(source, bytes) and not told and _brings_data(options)):
             check_external(tensor, folder, name)
+    _check_functions(proto, name)
+    proto = _inlined(proto, name)
+    # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
+    plain = _MODE in outline and _updates_unread(proto.graph)
+    proto = in_order(proto)
+    if not guard(proto, _foreign):
+        return source, Changes(plain)
+    if len(outline) < (len(source) if isinstance(source, bytes) else os.path.getsize(source)):
+        whole = _parsed(source if isinstance(source, bytes) else _content(source))
+        if whole is None:
+            return source, Changes(plain)
+        proto = in_order(_inlined(whole, name))
+        if not guard(proto, _foreign):  # its large weights divide by nothing that ends a process
+            return source, Changes(plain)
+    return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
+
+
+def _check_functions(proto: onnx.ModelProto, name: str) -> None:
+    if not proto.functions:
+        return
     check_expansion(proto, name)
     depth = call_depth(proto)
     if depth > _DEEPEST:
@@ -55,17 +78,18 @@ def guarded(source: str | bytes, content: bytes, options: Any) -> tuple[str | by
             reason=f"onnxruntime follows {_DEEPEST} safely",
             way_out="use one of ontrain's providers, TorchExecutionProvider",
         )
-    if proto.functions and (_names_any(proto.graph.node, _DIVIDES) or any(_trapped(f.node) for f in proto.functions)):
-        try:
-            proto = onnx.inliner.inline_local_functions(proto)
-        except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-            raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
-    # onnxruntime's optimisation has such statistics written over the initializers: each run changes the next.
-    plain = _updates_unread(proto.graph)
-    proto = in_order(proto)
-    if not guard(proto, _foreign):
-        return source, Changes(plain)
-    return proto.SerializeToString(), Changes(plain, os.path.abspath(str(folder)) if external and folder else "")
+
+
+def _inlined(proto: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model without functions, if these or what calls them may need a guard."""
+    if not proto.functions or not (
+        _names_any(proto.graph.node, _DIVIDES) or any(_trapped(f.node) for f in proto.functions)
+    ):
+        return proto
+    try:
+        return onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
+        raise GraphError(f"the functions of {name} cannot be inlined", reason=str(error)) from error
 
 
 def is_known(domain: str, op_type: str) -> bool:
@@ -86,6 +110,11 @@ def _schemas() -> dict[tuple[str, str], tuple[list[str], list[str]]]:
         (schema.domain, schema.name): ([v.typeStr for v in schema.inputs], [v.typeStr for v in schema.outputs])
         for schema in sorted(known, key=lambda schema: int(schema.since_version))
     }
+
+
+def _content(path: str) -> bytes:
+    with open_file(path) as file:
+        return file.read()
 
 
 def _brings_data(options: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ontrain.files import suspect
-from ontrain.files.texts import texts
+from ontrain.files.outline import outline
 
 _NUMBERS = np.frombuffer(b"Div " * 4096, np.float32)
 
@@ -32,8 +32,8 @@ def test_a_name_among_the_numbers_of_a_weight_is_none(is_raw: bool) -> None:
     else:
         weights = helper.make_tensor("w", TensorProto.FLOAT, _NUMBERS.shape, _NUMBERS)
     content = _added(weights).SerializeToString()
-    assert b"Div" in content and b"Div" not in texts(content)
-    assert b"adds" in texts(content)
+    assert b"Div" in content and b"Div" not in outline(content)
+    assert b"adds" in outline(content)
     assert suspect(content) is None
 
 
@@ -51,7 +51,7 @@ def test_an_operator_behind_large_weights_and_inside_a_branch_is_found() -> None
     del inner.input[:]
     node = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
     content = _model(node, weights=(numpy_helper.from_array(np.zeros(4096, np.float32), "z"),)).SerializeToString()
-    assert len(content) > 32_000 > len(texts(content)) and b"Mod" in texts(content)
+    assert len(content) > 32_000 > len(outline(content)) and b"Mod" in outline(content)
     assert suspect(content) == content
 
 
@@ -60,13 +60,46 @@ def test_data_in_another_file_behind_numbers_is_found() -> None:
     entry = weights.external_data.add()
     entry.key, entry.value = "location", "elsewhere.bin"
     content = _added(weights).SerializeToString()
-    assert b"elsewhere.bin" in texts(content) and suspect(content) == content
+    assert b"elsewhere.bin" in outline(content) and suspect(content) == content
 
 
 def test_lists_of_numbers_and_texts_are_taken_whole() -> None:
     node = helper.make_node("Op", ["x"], ["y"], domain="some", values=[0.5] * 9000, names=["Loop"] * 2000)
     content = _model(node).SerializeToString()
-    assert texts(content) == content
+    assert outline(content) == content
+
+
+def test_names_that_contain_an_operators_are_none() -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["/model/Div_output_0"], name="/model/Div"),
+        helper.make_node("MaxPool", ["/model/Div_output_0"], ["y"], name="Division", doc_string="Loop: none"),
+    ]
+    assert suspect(_model(*nodes).SerializeToString()) is None
+
+
+@pytest.mark.parametrize("length", [b"\x83\x00", b"\x83\x80\x80\x80\x00"], ids=len)
+def test_an_operator_is_found_however_the_length_of_its_name_is_written(length: bytes) -> None:
+    node = helper.make_node("Div", ["x", "x"], ["y"]).SerializeToString().replace(b"\x03Div", length + b"Div")
+    graph = b"\x0a" + bytes([len(node)]) + node
+    content = b"\x3a" + bytes([len(graph)]) + graph
+    assert onnx.ModelProto.FromString(content).graph.node[0].op_type == "Div"
+    assert suspect(content) == content
+
+
+def test_an_outline_parses_as_its_message_without_numbers() -> None:
+    inner = _model(
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(_NUMBERS[:2048] * 0, "w")),
+        helper.make_node("Mod", ["x", "w"], ["y"], fmod=1),
+    ).graph
+    node = helper.make_node("If", ["x"], ["y"], then_branch=inner, else_branch=inner)
+    model = _model(node, weights=(numpy_helper.from_array(np.zeros(4096, np.float32), "z"),))
+    sketch = onnx.ModelProto.FromString(outline(model.SerializeToString()))
+    for weights in (
+        model.graph.initializer[0],
+        *(branch.g.node[0].attribute[0].t for branch in model.graph.node[0].attribute),
+    ):
+        weights.ClearField("raw_data")
+    assert sketch == model
 
 
 def test_content_that_is_no_message_is_returned_whole() -> None:
@@ -74,8 +107,8 @@ def test_content_that_is_no_message_is_returned_whole() -> None:
     content = _added(numpy_helper.from_array(_NUMBERS, "w")).SerializeToString()
     for _ in range(200):
         end = numbers.randrange(len(content))
-        assert len(texts(content[:end])) <= end + 64
-        assert texts(b"\x0b" + content[:end]) == b"\x0b" + content[:end]  # a group, which protobuf writes no more
+        assert len(outline(content[:end])) <= end + 64
+        assert outline(b"\x0b" + content[:end]) == b"\x0b" + content[:end]  # a group, which protobuf writes no more
 
 
 def test_graphs_deeper_than_protobuf_reads_end() -> None:
@@ -88,4 +121,4 @@ def test_graphs_deeper_than_protobuf_reads_end() -> None:
             if not size:
                 break
         inside = bytes([field << 3 | 2]) + bytes(length) + inside
-    assert b"Loop" in texts(inside)
+    assert b"Loop" in outline(inside)
