@@ -1,4 +1,4 @@
-"""torch.tensor of a list with tensors in it has eager's values, dtype and shape, and passes no gradient on."""
+"""A list with tensors in it: torch.tensor has eager's values, dtype and shape, and no gradient; it is an index, too."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ CASES = {
     "new_tensor": lambda y, ids: y.new_tensor([ids.max(), 2]),
     "numbers alone": lambda y, ids: y.new_tensor([ids.shape[0], 2]) + torch.as_tensor([1, 2]),
 }
+
+INDICES = {
+    "two lists": lambda y, ids: y[[ids[0], ids[1]], [0, 1]],
+    "a tuple of rows": lambda y, ids: y[(ids[0], ids[1]), 1],
+    "columns": lambda y, ids: y[:, [ids[0] % 2, 1]],
+    "sizes": lambda y, ids: y[[0, y.shape[0] - 1], 1],
+    "numbers alone": lambda y, ids: y[[0, 2], 1].sum() + y[:, []].sum() + y[:, [True, False]],
+    "written": lambda y, ids: _written(y * 1, [ids[0], ids[1]], (0, ids[2] % 2)),
+}
+
+
+def _written(y, rows, columns):
+    y[rows, columns] = 0.5
+    return y
 
 
 class Made(nn.Module):
@@ -47,6 +61,27 @@ def test_items_keep_their_values(name):
         torch.testing.assert_close(*results)
         assert not results[0][1].requires_grad
         for module, (loss, _) in zip((ours, eager), results, strict=True):
+            module.zero_grad()
+            loss.backward()
+        torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad)
+    assert ours._engine.captures == 1
+
+
+class Chosen(Made):
+    def forward(self, x, ids):
+        return self.function(self.layer(x), ids).sin().sum()
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", INDICES)
+def test_a_list_of_tensors_is_an_index(name):
+    eager = Chosen(INDICES[name])
+    ours = ORTModule(copy.deepcopy(eager))
+    for count in (4, 6, 3):
+        batch = torch.randn(count, 3, dtype=torch.float64), torch.randint(count, (count,))
+        losses = [module(*batch) for module in (ours, eager)]
+        torch.testing.assert_close(*losses)
+        for module, loss in zip((ours, eager), losses, strict=True):
             module.zero_grad()
             loss.backward()
         torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad)

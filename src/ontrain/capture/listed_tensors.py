@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_tensor", "new_tensor", "tensor"]
+__all__ = ["as_tensor", "new_tensor", "tensor", "varies"]
 
 
 def tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
@@ -25,17 +25,18 @@ def tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> to
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
     """Return `torch.as_tensor`, of a list or size as `tensor` makes it."""
-    return _made(data, dtype, device) if _varies(data) else torch.as_tensor(data, dtype=dtype, device=device)
+    return _made(data, dtype, device) if varies(data) else torch.as_tensor(data, dtype=dtype, device=device)
 
 
 def new_tensor(like: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
     """Return `like.new_tensor(data)`, of a list or size as `tensor` makes it."""
-    if _varies(data):
+    if varies(data):
         return _made(data, dtype or like.dtype, device or like.device, **options)
     return like.new_tensor(data, dtype=dtype, device=device, **options)
 
 
-def _varies(data: Any) -> bool:
+def varies(data: Any) -> bool:
+    """Whether data is a size of the trace, or a list with tensors or sizes in it."""
     leaves = _leaves(data) if isinstance(data, list | tuple) else ()
     return isinstance(data, torch.SymInt) or any(isinstance(leaf, torch.Tensor | torch.SymInt) for leaf in leaves)
 
