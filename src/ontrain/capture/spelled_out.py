@@ -107,6 +107,11 @@ def _unbind(input: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
     return tuple([input.select(dim, at) for at in range(size)])  # a size that follows from values is asked for
 
 
+def _broadcast_tensors(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return tuple([tensor.expand(shape) for tensor in tensors])  # which says, unlike torch's operator, that it is a view
+
+
 def _arange(*limits: Any, **options: Any) -> torch.Tensor:
     known = [float(x) if isinstance(x, torch.SymFloat) and not x.node.has_hint() else x for x in limits]
     return torch.arange(*known, **options)  # a fraction that follows from values is asked for
@@ -219,6 +224,7 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
     torch.as_tensor: as_tensor,
+    torch.broadcast_tensors: _broadcast_tensors,
     torch.combinations: combinations,
     torch.fft.fftfreq: fftfreq,
     torch.fft.rfftfreq: rfftfreq,
