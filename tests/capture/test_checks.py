@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from ontrain.capture import capture
 from ontrain.errors import CaptureError
+from ontrain.training.ortmodule import ORTModule
 from tests.capture.harness import run_captured
 
 
@@ -66,3 +69,43 @@ def test_a_choice_between_computations_is_still_refused():
     with pytest.raises(CaptureError, match="branches on the values") as caught:
         capture(Choosing(), (torch.randn(3), torch.arange(3)))
     assert "if ids.min() < 0" in caught.value.source
+
+
+class Sized(nn.Module):
+    def __init__(self, check):
+        super().__init__()
+        self.layer, self.check = nn.Linear(3, 2, dtype=torch.float64), check
+
+    def forward(self, x):
+        y = self.layer(x)
+        low, high = y[x.sum(1) > 0], y.exp()[x.sum(1) > 0]
+        self.check(low, high)
+        return (low * high).sum()
+
+
+def _unless_equal(low, high):
+    if low.shape != high.shape or [*low.shape[:1]] != [*high.shape[:1]]:
+        raise ValueError("the shapes differ")
+
+
+def _unless_not_equal(low, high):
+    assert not low.shape != high.shape  # noqa: SIM202
+
+
+def _unless_among(low, high):
+    if low.shape not in [(99, 99), high.shape]:
+        raise ValueError("another shape")
+
+
+@pytest.mark.parametrize("check", [_unless_equal, _unless_not_equal, _unless_among])
+def test_a_check_of_whole_shapes_that_follow_from_values_is_passed(check):
+    eager = Sized(check)
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (9, 12):
+        x = torch.randn(rows, 3, dtype=torch.float64)
+        losses = [module(x) for module in (ours, eager)]
+        torch.testing.assert_close(*losses)
+        for module, loss in zip((ours, eager), losses, strict=True):
+            module.zero_grad()
+            loss.backward()
+        torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+import sympy
 import torch
 from torch.distributions import constraints
 
@@ -73,7 +74,7 @@ def _answer(
         with silent() if silent is not None else nullcontext():
             return ask(value)
     except (GuardOnDataDependentSymNode, DataDependentOutputException):
-        wanted = _wanted(frame)
+        wanted = _wanted(frame, value)
         if wanted is not None:
             return wanted
         if silent is None:
@@ -81,12 +82,12 @@ def _answer(
     return ask(value)
 
 
-def _wanted(frame: FrameType) -> bool | None:
-    """Return what the condition at the frame's line must be for no exception; None if it decides anything else."""
+def _wanted(frame: FrameType, value: Any) -> bool | None:
+    """Return what a value in the frame's line must be for no exception; None if that is unknown, or decides more."""
     verdict: bool | None = None
     for test, passes in _checks(frame.f_code.co_filename):
         if test.lineno <= frame.f_lineno <= (test.end_lineno or test.lineno):
-            leaves = set(_leaves(test, passes))
+            leaves = {_part(leaf, wanted, value) for leaf, wanted in _leaves(test, passes)}
             verdict = leaves.pop() if len(leaves) == 1 else None
     return verdict
 
@@ -110,12 +111,21 @@ def _checks(file: str) -> list[tuple[ast.expr, bool]]:
     return tests
 
 
-def _leaves(test: ast.expr, wanted: bool) -> Iterator[bool]:
-    """Yield what each part of a condition has to be for the whole to be `wanted`."""
+def _leaves(test: ast.expr, wanted: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield each part of a condition, and what it has to be for the whole to be `wanted`."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _leaves(test.operand, not wanted)
     elif isinstance(test, ast.BoolOp):
         for value in test.values:
             yield from _leaves(value, wanted)
     else:
-        yield wanted
+        yield test, wanted
+
+
+def _part(test: ast.expr, wanted: bool, value: Any) -> bool | None:
+    """Return what a value has to be that Python asks for `test`: of sequences it asks whether their items are equal."""
+    operators = test.ops if isinstance(test, ast.Compare) else []
+    if any(isinstance(operator, ast.In | ast.NotIn) for operator in operators):
+        return None
+    items = isinstance(value, torch.SymBool) and isinstance(value.node.expr, sympy.Eq)
+    return wanted != (items and any(isinstance(operator, ast.NotEq) for operator in operators))

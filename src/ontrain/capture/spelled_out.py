@@ -13,9 +13,11 @@ from torch.overrides import TorchFunctionMode
 from ontrain.capture.autocast import autocast_layers, lowered
 from ontrain.capture.covariances import correlation, covariance
 from ontrain.capture.library_operators import LibraryOperators
+from ontrain.capture.listed_tensors import as_tensor, new_tensor, tensor
 from ontrain.capture.number_arrays import numbers_of
 from ontrain.capture.pairs import combinations, pdist, tril_indices, triu_indices
 from ontrain.capture.queries import QUERIES
+from ontrain.capture.ranges import fftfreq, linspace, logspace, rfftfreq
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
@@ -103,6 +105,11 @@ def _unbind(input: torch.Tensor, dim: int = 0) -> Sequence[torch.Tensor]:
     if not isinstance(size, torch.SymInt) or size.node.has_hint():
         return input.unbind(dim)
     return tuple([input.select(dim, at) for at in range(size)])  # a size that follows from values is asked for
+
+
+def _broadcast_tensors(*tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    return tuple([tensor.expand(shape) for tensor in tensors])  # which says, unlike torch's operator, that it is a view
 
 
 def _arange(*limits: Any, **options: Any) -> torch.Tensor:
@@ -216,18 +223,26 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.huber_loss: _huber_loss,
     functional.soft_margin_loss: _soft_margin_loss,
     torch.arange: _arange,
+    torch.as_tensor: as_tensor,
+    torch.broadcast_tensors: _broadcast_tensors,
     torch.combinations: combinations,
+    torch.fft.fftfreq: fftfreq,
+    torch.fft.rfftfreq: rfftfreq,
     torch.gru_cell: _gru_cell,
     torch.isin: _isin,
+    torch.linspace: linspace,
+    torch.logspace: logspace,
     torch.lstm_cell: _lstm_cell,
     torch.rnn_relu_cell: _relu_cell,
     torch.pdist: pdist,
     torch.rnn_tanh_cell: _tanh_cell,
+    torch.tensor: tensor,
     torch.tril_indices: tril_indices,
     torch.triu_indices: triu_indices,
     torch.Tensor.__getitem__: getitem,
     torch.Tensor.__setitem__: setitem,
     torch.Tensor.fill_diagonal_: _fill_diagonal,
+    torch.Tensor.new_tensor: new_tensor,
     torch.Tensor.numpy: numbers_of,
     _DATA.__get__: torch.Tensor.detach,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), covariance),

@@ -81,8 +81,8 @@ def tracing(
         types = eager_types(scopes, _Int if whole_numbers else int)
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
-                      _no_conversions(), varying_lengths(), _lengths(scopes), _tensors_of_sizes(),
-                      _caught_errors(), _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
+                      _no_conversions(), varying_lengths(), _lengths(scopes), _caught_errors(),
+                      _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
                       _numbers_of_numpy(), whole, types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
                       traced_assignments(), undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
                       equality_by_elements(), SpelledOut()):  # fmt: skip
@@ -266,22 +266,6 @@ def _lengths(scopes: Collection[dict[str, Any]]) -> Iterator[None]:
 
 
 @contextmanager
-def _tensors_of_sizes() -> Iterator[None]:
-    """Let sizes in a list vary that forward makes a tensor of by `torch.as_tensor`, as `torch.tensor` lets them."""
-
-    def varying(own: Any) -> Any:
-        def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> torch.Tensor:
-            make = torch.tensor if _has_varying(data) else own
-            tensor: torch.Tensor = make(data, dtype=dtype, device=device)
-            return tensor
-
-        return as_tensor
-
-    with wrapped({"torch.as_tensor": varying}):
-        yield
-
-
-@contextmanager
 def _caught_errors() -> Iterator[None]:
     """Let forward catch what a submodule raises: torch's tracer would take the submodule for one that goes on.
 
@@ -381,12 +365,6 @@ _FUNCTIONS = (
     "expm1", "fabs", "log", "log10", "log1p", "log2", "rad2deg", "rint", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
 """numpy's functions of one number that take an object by a method of it."""
-
-
-def _has_varying(data: Any) -> bool:
-    if isinstance(data, list | tuple):
-        return any(map(_has_varying, data))
-    return isinstance(data, torch.SymInt)
 
 
 class _Whole(type):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ontrain.capture.autograd import traced_here
+from ontrain.capture.listed_tensors import as_tensor, varies
 from ontrain.capture.number_arrays import listed
 from ontrain.internals import wrapped
 
@@ -22,12 +23,12 @@ __all__ = ["getitem", "one_size_each", "setitem"]
 
 def getitem(input: torch.Tensor, index: Any) -> Any:
     """Return `input[index]`; a bound may be a tensor, which up to torch 2.12 is asked for."""
-    return input[tuple(map(_bounded, index)) if isinstance(index, tuple) else _bounded(index)]
+    return input[tuple(map(_part, index)) if isinstance(index, tuple) else _bounded(index)]
 
 
 def setitem(input: torch.Tensor, index: Any, value: Any) -> None:
     """Write `input[index] = value`; a place, bound or step may be a number that follows from values."""
-    parts = [_bounded(part) for part in index] if isinstance(index, tuple) else [_bounded(index)]
+    parts = [_part(part) for part in index] if isinstance(index, tuple) else [_bounded(index)]
     varying = [at for at, part in enumerate(parts) if _has_numbers(part)]
     if varying and _is_plain(parts) and varying[-1] - varying[0] == len(varying) - 1:
         axes = _axes(parts, input.dim())
@@ -83,6 +84,11 @@ def _is_a_number(bound: Any) -> bool:
     if not isinstance(bound, torch.Tensor) or bound.dim():
         return False
     return not (bound.is_floating_point() or bound.is_complex() or bound.dtype is torch.bool)
+
+
+def _part(part: Any) -> Any:
+    part = _bounded(part)
+    return as_tensor(part) if isinstance(part, list | tuple) and varies(part) else part
 
 
 def _bounded(part: Any) -> Any:

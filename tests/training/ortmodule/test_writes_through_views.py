@@ -23,6 +23,7 @@ VIEWS = {
     "two from a number": lambda h, n: h.narrow(1, n - 1, 2),
     "of a view": lambda h, n: h.view(-1)[1 : n + 3],
     "of a transposed view": lambda h, n: h.mT[..., n:].select(0, -1),
+    "broadcast": lambda h, n: torch.broadcast_tensors(h, h[:, n, None])[0],
     "of a diagonal": lambda h, n: h[:, :n].diagonal(-1, 1, 2),
     "of a diagonal from the start": lambda h, n: torch.diagonal(h, 1, 0, 1),
     "windows without gaps": lambda h, n: h.unfold(1, 2, 2),

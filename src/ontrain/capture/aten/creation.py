@@ -69,6 +69,13 @@ def linspace(op: AtenBuilder, start: float, end: float, steps: int, **_: object)
     return op.cast(op.const(points.numpy()), op.dtype)
 
 
+@aten("range")
+def inclusive_range(op: AtenBuilder, start: float, end: float, step: float = 1, **_: object) -> Value:
+    """Deprecated in torch: the end is among the numbers."""
+    points = start + step * np.arange(np.floor((end - start) / step) + 1)
+    return op.cast(op.const(points), op.dtype)
+
+
 def _rows_and_columns(op: AtenBuilder) -> tuple[Any, Any]:
     rows, columns = op.shape[-2:]
     return op.Unsqueeze(op.counted(rows), [1]), op.Unsqueeze(op.counted(columns), [0])
