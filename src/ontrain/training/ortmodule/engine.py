@@ -37,7 +37,7 @@ from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Pla
 from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
-from ontrain.training.ortmodule.own_mode import MODES
+from ontrain.training.ortmodule.own_mode import FOLLOWED, MODES
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
@@ -234,10 +234,11 @@ class Engine:
         """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks."""
         names = self._cache.watch.read
         layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
-        grads = torch.is_grad_enabled() if names & (MODES | {"is_grad_enabled", "requires_grad"}) else None
-        leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
+        grads = torch.is_grad_enabled() if names & (MODES | FOLLOWED | {"is_grad_enabled"}) else None
+        inference = torch.is_inference_mode_enabled() if "is_inference_mode_enabled" in names else None
+        leaves = (*tensors, *self.module.parameters()) if names & FOLLOWED else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
-        return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
+        return grads, inference, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
 
     def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
@@ -369,7 +370,7 @@ class Engine:
         if first:
             self._numbers.count(args, kwargs)
         hooks = hooks_within(self.module)
-        own_modes = not self._cache.watch.read.isdisjoint(MODES | {"requires_grad"})
+        own_modes = not self._cache.watch.read.isdisjoint(MODES | FOLLOWED)
         under_no_grad = own_modes and not torch.is_grad_enabled()
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, misfits=misfits,
