@@ -250,6 +250,18 @@ def test_another_call_is_captured_anew(filled, exports):
     assert len(exports) == len(calls) + 1
 
 
+class Strided(nn.Module):
+    def forward(self, x):
+        return x * (2 if x.is_contiguous() else 3) + x.stride(0)
+
+
+def test_an_input_that_lies_otherwise_in_memory_has_an_entry_of_its_own(exports):
+    for count, x in enumerate((torch.randn(6, 6), torch.randn(6, 6).T), 1):
+        for _ in range(2):
+            torch.testing.assert_close(ORTModule(Strided())(x), Strided()(x))
+            assert len(exports) == count
+
+
 def made_here():
     class Local(Net):
         pass

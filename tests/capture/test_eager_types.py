@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Hashable
 from numbers import Integral, Number, Real
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -24,6 +26,31 @@ class Asking(nn.Module):
 
     def forward(self, x):
         return (self.expected if self.question(self, x) else self.other)(x).square().mean()
+
+
+@functools.singledispatch
+def named(value):
+    return "another"
+
+
+@named.register(int)
+@named.register(float)
+@named.register(torch.Tensor)
+@named.register(nn.Parameter)
+def _(value):
+    return type(value).__name__
+
+
+def is_named(name, value):
+    return named(value) == name and named.dispatch(value.__class__) is not named.dispatch(str)
+
+
+def matched(self, x):
+    match [x.shape[0] / 2, x.shape[0], x]:
+        case [float(), int(), torch.Tensor()]:
+            return True
+        case _:
+            return False
 
 
 def own_class(self, x):
@@ -58,6 +85,15 @@ QUESTIONS = {
     "of a comparison, as an instance": lambda self, x: isinstance(x.shape[0] > 1, bool | str),
     "of a tensor, as an instance": lambda self, x: not isinstance(x, Number) and isinstance(x, torch.Tensor),
     "of a module": lambda self, x: type(self.expected) is nn.Linear and type(x.shape) is torch.Size,
+    "of a tensor's own": lambda self, x: x.__class__ is torch.Tensor and x.sum().__class__.__name__ == "Tensor",
+    "of a parameter's own": lambda self, x: self.expected.weight.__class__ is nn.Parameter,
+    "of a size's own": lambda self, x: (
+        x.shape[0].__class__ is int and (x.shape[0] / 2).__class__ is float and issubclass(x.shape[0].__class__, int)
+    ),
+    "of numpy": lambda self, x: np.isscalar(x.shape[0]) and np.isscalar(x.shape[0] / 2) and not np.isscalar(x),
+    "of a dispatched size": lambda self, x: is_named("int", x.shape[0]) and is_named("float", x.shape[0] / 2),
+    "of a dispatched tensor": lambda self, x: is_named("Tensor", x) and is_named("Parameter", self.expected.weight),
+    "of a match": matched,
     "of a class": lambda self, x: type(nn.Linear) is type and isinstance(nn.Linear, type) and issubclass(type, type),
     "of a class made in forward": own_class,
     "of a class made by type": lambda self, x: type("Made", (), {"number": 3})().number == 3,

@@ -31,6 +31,7 @@ from ontrain.capture.iterators import (
     holds_iterators as holds_iterators,
     replaced_iterators as replaced_iterators,
 )
+from ontrain.capture.layouts import LAYOUT as LAYOUT, STRIDES as STRIDES, layout as layout, repeated as repeated
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, FIXED as FIXED, REQUIRES_GRAD as REQUIRES_GRAD
@@ -39,7 +40,7 @@ from ontrain.capture.own_failure import FailingForwardError as FailingForwardErr
 from ontrain.capture.owners import Owner as Owner, owners_of as owners_of
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
 from ontrain.capture.reachable import held_by as held_by, reachable as reachable
-from ontrain.capture.source import is_users as is_users
+from ontrain.capture.source import is_users as is_users, line_text as line_text
 from ontrain.capture.sparse_state import sparse_tensors as sparse_tensors
 from ontrain.capture.structure import (
     CallSpec,

@@ -6,13 +6,15 @@ import builtins
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ontrain.capture.source import is_foreign
-from ontrain.internals import injected, wrapped
+from ontrain.capture.autograd import traced_here
+from ontrain.capture.source import is_foreign, is_machinery
+from ontrain.internals import FakeTensor, answering_class, injected, wrapped
 
 __all__ = ["eager_types", "extremes_of_rows"]
 
@@ -24,17 +26,19 @@ def eager_types(scopes: Collection[dict[str, Any]], whole: type[int]) -> Iterato
     """Let `type(x) is torch.Tensor` hold in a traced forward, and `isinstance(x.shape[0], numbers.Integral)`.
 
     A trace has stand-ins of classes of their own. Where forward asks for the class, it would go another way than in
-    eager PyTorch without a word.
+    eager PyTorch without a word. It asks by `type(x)`; or by `x.__class__`, which is also what Python looks at for
+    `isinstance`, `case float():` and functions of `functools.singledispatch`.
 
     Args:
         scopes: globals of the module's files, in which `int` is `whole`.
         whole: the `int` there.
     """
     files = [vars(file) for name, file in [*sys.modules.items()] if _sees_stand_ins(name, file)]
+    stand_ins = FakeTensor, *(stand_in for stand_in, _ in _NUMBERS)
     with (
         injected(scopes, "type", _asked(whole)),
         injected(files, "type", _asked(int)),
-        injected([*scopes, *files], "isinstance", _is_instance),
+        answering_class(dict.fromkeys(stand_ins, _class_of)),
     ):
         yield
 
@@ -47,6 +51,26 @@ def _sees_stand_ins(name: str, file: Any) -> bool:
 _NOTHING: dict[str, Any] = {}
 _OTHERS = ("torch.", "onnx", "sympy", "numpy.", "ontrain.")
 """Beginnings of the names of files that see no stand-ins, or ought to know them as such."""
+_INNER = ("onnx", "sympy", "mpmath")
+"""Beginnings of the names of packages that know stand-ins as such."""
+
+
+def _class_of(value: Any) -> type:
+    """Return what forward finds as `value.__class__`, and torch, which knows stand-ins, finds as it is."""
+    asking = sys._getframe(1)
+    if not _asks_for_forward(asking) or not traced_here():
+        return type(value)
+    kind = _eager_type(value)
+    return asking.f_globals.get("int", int) if kind is int else kind
+
+
+def _asks_for_forward(frame: FrameType | None) -> bool:
+    """Whether a frame is the user's or a library's, or one of Python's own files that they call."""
+    while frame is not None and not is_machinery(frame.f_code.co_filename):
+        if is_foreign(frame.f_code.co_filename):
+            return not str(frame.f_globals.get("__name__")).startswith(_INNER)
+        frame = frame.f_back
+    return False
 
 
 def _asked(whole: type[int]) -> type:
@@ -91,11 +115,6 @@ def _eager_type(value: Any) -> type:
 def _number(own: type) -> type | None:
     """What a stand-in of this class is a number of; a class need not have a hash."""
     return next((kind for stand_in, kind in _NUMBERS if own is stand_in), None)
-
-
-def _is_instance(value: Any, kinds: Any) -> bool:
-    kind = _number(builtins.type(value))
-    return isinstance(value, kinds) or kind is not None and issubclass(kind, kinds)
 
 
 @contextmanager

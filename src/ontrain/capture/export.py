@@ -330,7 +330,7 @@ class Flat(nn.Module):
         # A function, because torch.export puts containers among the attributes back as they were.
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
-        self._arguments = list(arguments.arguments)
+        self._arguments, self._repeated = list(arguments.arguments), arguments.repeated
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
         self._leaves, self._begins = leaves, begins
@@ -340,6 +340,8 @@ class Flat(nn.Module):
         """Return the tensors of the module's result for those of its arguments."""
         restart()
         self._begins()
+        if self._repeated is not None:
+            tensors = tuple([tensors[place] for place in self._repeated])
         left = list(tensors)
         named = {}
         for name, spec in self._arguments:

@@ -23,6 +23,7 @@ from ontrain.capture.decisions import WAY_OUT, RandomBranchError, ValueBranchErr
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import Mark, inspected_outputs, recording
+from ontrain.capture.layouts import repeated
 from ontrain.capture.names import Names, State
 from ontrain.capture.phases import Clock, tell_phases
 from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensions
@@ -79,7 +80,8 @@ def capture(
         varies: says which tensors that are neither inputs nor the module's own (a plain attribute, a global, a
             parameter of a module in a list) are parameters of the graph. It holds the values of the others.
         writes_parameters: whether forward may write to parameters; those that want no gradient are among the buffers.
-        writes: whether the tensors in what forward writes to Python objects are outputs, too.
+        writes: whether the tensors in what forward writes to Python objects are outputs, too; the graph then holds for
+            calls alone that have one tensor in several places where this one has.
         reads: whether to note which attributes of the module and its submodules forward reads.
 
     Raises:
@@ -94,7 +96,8 @@ def capture(
     parts = [(name, *flatten(value)) for name, value in bind(signature, args, kwargs).items()]
     tensors = [tensor for _, leaves, _ in parts for tensor in leaves]
     positional = sum(name not in kwargs for name, _, _ in parts)
-    spec = CallSpec(signature, tuple((name, spec) for name, _, spec in parts), positional)
+    arguments = tuple((name, spec) for name, _, spec in parts)
+    spec = CallSpec(signature, arguments, positional, repeated(tensors) if writes else None)
     state = State(module, prefix)
     names = Names(
         inputs=name_inputs(spec, input_names, state.first),

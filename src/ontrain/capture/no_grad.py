@@ -11,13 +11,14 @@ import torch
 from torch import fx
 
 from ontrain.capture.aliases import is_differentiable, memory, written_arguments, written_to
+from ontrain.capture.autograd import traced_here
 from ontrain.capture.detached import separate_detached
 from ontrain.capture.sharing import say_shared
 from ontrain.capture.source import source_line
 from ontrain.errors import CaptureError
-from ontrain.internals import private, replaced
+from ontrain.internals import private, replaced, substituted
 
-__all__ = ["detached_no_grad"]
+__all__ = ["detached_no_grad", "inference_without_gradients"]
 
 _PASS = "torch._export.passes.replace_set_grad_with_hop_pass.replace_set_grad_with_hop_pass"
 _DETACH = torch.ops.aten.detach.default
@@ -44,6 +45,29 @@ def detached_no_grad() -> Iterator[None]:
         return replacing(module, signature)
 
     with replaced({_PASS: detaching}):
+        yield
+
+
+@contextmanager
+def inference_without_gradients() -> Iterator[None]:
+    """Have a block under torch.inference_mode in forward traced as one under no_grad: torch leaves no trace of it."""
+    begin, end = torch.inference_mode.__enter__, torch.inference_mode.__exit__
+    begun: dict[int, torch.set_grad_enabled] = {}
+
+    def enter(self: torch.inference_mode) -> None:
+        if traced_here():
+            begun[id(self)] = torch.set_grad_enabled(not self.mode)
+        else:
+            begin(self)
+
+    def leave(self: torch.inference_mode, *error: Any) -> None:
+        mode = begun.pop(id(self), None)
+        if mode is None:
+            end(self, *error)
+        else:
+            mode.__exit__(*error)
+
+    with substituted([(torch.inference_mode, "__enter__", enter), (torch.inference_mode, "__exit__", leave)]):
         yield
 
 

@@ -240,11 +240,13 @@ class CallSpec:
     """How a module was called: for each argument of `forward`, by name, the structure of its value.
 
     The first `positional` arguments were given by position: hooks and decorators of `forward` see the difference.
+    `repeated` says of each tensor where it comes first, if some are one and the same, and forward is to find them so.
     """
 
     signature: inspect.Signature
     arguments: tuple[tuple[str, Spec], ...]
     positional: int
+    repeated: tuple[int, ...] | None = None
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a later call in the order of the captured one.

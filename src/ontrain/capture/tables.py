@@ -129,7 +129,8 @@ class Attributes(Table):
             vars(self.owner)[name] = value
 
     def described(self, name: Any) -> str:
-        return f"the attribute {name!r} of {type(self.owner).__name__}"
+        named = self.owner if isinstance(self.owner, FunctionType) else type(self.owner)
+        return f"the attribute {name!r} of {named.__name__}"
 
 
 class ClassAttributes(Table):
@@ -325,6 +326,7 @@ def _of(part: Any) -> Iterator[Table]:
     elif kind is FunctionType:
         if not is_installed(part.__code__.co_filename):
             yield Variables(part.__globals__, _globals(part.__code__))
+            yield Attributes(part)
     elif issubclass(kind, type):
         yield ClassAttributes(part)
     elif kind is np.ndarray:

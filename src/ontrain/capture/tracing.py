@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elemen
 from ontrain.capture.eager_types import eager_types, extremes_of_rows
 from ontrain.capture.hooks import InstalledHook
 from ontrain.capture.key_values import without_cache
+from ontrain.capture.no_grad import inference_without_gradients
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
 from ontrain.capture.size_texts import texts_of_sizes
@@ -84,6 +85,7 @@ def tracing(
                       _no_conversions(), varying_lengths(), _lengths(scopes), _caught_errors(),
                       _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
                       _numbers_of_numpy(), whole, types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
+                      inference_without_gradients(),
                       traced_assignments(), undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
                       equality_by_elements(), SpelledOut()):  # fmt: skip
             stack.enter_context(guard)
@@ -416,15 +418,28 @@ def shared_memory() -> Iterator[None]:
 
 
 @contextmanager
-def telling_grad_mode(enabled: bool) -> Iterator[None]:
-    """Have a forward that this thread traces find the call's mode of gradients: a trace itself has them on."""
-    ask, thread = torch.is_grad_enabled, threading.get_ident()
+def telling_grad_mode(enabled: bool, inference: bool) -> Iterator[None]:
+    """Have a forward that this thread traces find the call's mode of gradients: a trace itself has them on.
+
+    Args:
+        enabled: whether gradients are recorded.
+        inference: whether the call is made under torch.inference_mode.
+    """
+    ask, ask_inference, thread = torch.is_grad_enabled, torch.is_inference_mode_enabled, threading.get_ident()
+
+    def asked_in_forward(frame: FrameType) -> bool:
+        return threading.get_ident() == thread and is_foreign(frame.f_code.co_filename)
 
     def told() -> bool:
-        own = threading.get_ident() == thread and is_foreign(sys._getframe(1).f_code.co_filename)
-        return ask() and (enabled or not own)
+        return ask() and (enabled or not asked_in_forward(sys._getframe(1)))
 
-    with nullcontext() if enabled else substituted([(torch, "is_grad_enabled", told)]):
+    def told_inference() -> bool:
+        return ask_inference() or inference and asked_in_forward(sys._getframe(1))
+
+    substitutes = [] if enabled else [(torch, "is_grad_enabled", told)]
+    if inference:
+        substitutes.append((torch, "is_inference_mode_enabled", told_inference))
+    with substituted(substitutes):
         yield
 
 

@@ -5,6 +5,7 @@ without it; `private`, `of` and `replaced` give it out. docs/dependencies.md say
 """
 
 from ontrain.internals.access import (
+    answering_class,
     available,
     check_all,
     injected,
@@ -64,6 +65,7 @@ __all__ = [
     "OpOverload",
     "Row",
     "TorchDispatchMode",
+    "answering_class",
     "available",
     "check_all",
     "function_modes",

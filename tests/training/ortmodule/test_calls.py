@@ -345,3 +345,44 @@ def test_a_forward_that_asks_for_strides_is_captured_for_each_order_of_dimension
     ours, eager = pair(AsksForStrides())
     for x in (torch.randn(2, 4), torch.randn(4, 3).T, torch.randn(5, 4), torch.randn(3, 8)[:, :4], torch.randn(4, 2).T):
         torch.testing.assert_close(ours(x), eager(x))
+
+
+class Rows(nn.Module):
+    """Its result depends on how far apart the rows and columns of its input lie."""
+
+    def forward(self, x):
+        return x * x.stride(0) + x.stride(1)
+
+
+def test_a_forward_that_asks_for_strides_is_captured_for_rows_farther_apart():
+    ours, wide = ORTModule(Rows()), torch.randn(6, 8)
+    for x in (wide[:3, :4], wide[::2, :4], wide.T[:4], wide[:5, :4], wide[:1].expand(3, 8)):
+        torch.testing.assert_close(ours(x), Rows()(x))
+
+
+class Two(nn.Module):
+    """Asks whether its arguments are one tensor, and writes to the first."""
+
+    def __init__(self, writes):
+        super().__init__()
+        self.layer, self.writes = nn.Linear(4, 3), writes
+
+    def forward(self, x, y, last=None):
+        if self.writes:
+            x.mul_(2)
+        return self.layer(x) * (2 if x is y else 3) + self.layer(y).exp() * (2 if last is y else 3)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_arguments_that_are_one_tensor(writes):
+    ours, eager = pair(Two(writes).double())
+    for places in ((0, 1), (0, 0), (0, 1, 1), (0, 0, 0), (0, 1, 0), (1, 0), (1, 1)):
+        drawn = torch.randn(2, 3, 4, dtype=torch.float64)
+        outcomes = []
+        for model in (ours, eager):
+            tensors = [t.clone().requires_grad_(not writes) for t in drawn]
+            model.zero_grad()
+            result = model(*(tensors[place] for place in places))
+            result.square().sum().backward()
+            outcomes.append((result, tensors, [t.grad for t in tensors], [p.grad for p in model.parameters()]))
+        torch.testing.assert_close(*outcomes)

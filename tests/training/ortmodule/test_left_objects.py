@@ -131,3 +131,53 @@ def test_a_trainer_refuses_a_first_call_that_is_another():
     trainer = ORTTrainer(Loss(OBJECTS["set"], "attribute"), description, optim.SGDConfig(lr=0.1))
     with pytest.raises(CaptureError, match="forward computes with the attribute 'own' of Loss, which it writes itself"):
         trainer.train_step(torch.randn(3, dtype=torch.float64))
+
+
+class Growing(nn.Module):
+    """Computes with a list that each call makes longer."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.scale, self.sizes = nn.Parameter(torch.tensor(1.5, dtype=torch.float64)), list(numbers)
+
+    def forward(self, x):
+        self.sizes.append(x.shape[0])
+        return (x * self.scale).sum() * sum(self.sizes)
+
+
+@pytest.mark.parametrize("numbers", [[], [1.5]])
+def test_a_list_of_numbers_that_grows_and_is_computed_with_is_refused_with_its_line(numbers):
+    with pytest.raises(CaptureError, match="what its earlier calls have added to a list") as refusal:
+        ORTModule(Growing(numbers))(torch.randn(3, dtype=torch.float64))
+    assert "self.sizes.append(x.shape[0])" in str(refusal.value)
+
+
+def counted(x):
+    if not hasattr(counted, "table"):
+        counted.table = {}
+        counted.calls = 0
+    counted.calls += 1
+    return x * counted.calls * counted.factor
+
+
+counted.factor = 2
+
+
+class ByFunction(nn.Module):
+    """Computes with attributes of a function, one of which counts its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, x):
+        return counted(x) * self.scale
+
+
+def test_attributes_of_functions_are_followed_and_written():
+    ours = ORTModule(ByFunction())
+    for calls, factor in enumerate((2, 2, 3, 2), 1):
+        counted.factor = factor
+        x = torch.randn(2 + calls, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), x * calls * factor * 1.5)
+        assert counted.calls == calls

@@ -104,8 +104,19 @@ class Opposite(Plain):
             return super().forward(x)
 
 
+class Inferred(Block):
+    @torch.inference_mode()
+    def scale(self):
+        return self.head.weight.sum()
+
+    def forward(self, x):
+        with torch.inference_mode():
+            gate = self.layer(x)
+        return self.layer(x).tanh().sum(), gate, self.scale().item() * self.head(x[:, :2])
+
+
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("kind", [Block, Forces, Restored, Opposite])
+@pytest.mark.parametrize("kind", [Block, Forces, Restored, Opposite, Inferred])
 @pytest.mark.parametrize("training", [True, False])
 def test_a_part_has_gradients_recorded_under_no_grad(kind, training):
     eager = kind().train(training).double()
@@ -138,3 +149,30 @@ def test_no_part_has_gradients_recorded_in_inference_mode():
     with torch.inference_mode():
         results = module(torch.randn(4, 3))
     assert not any(result.requires_grad for result in results.values())
+
+
+QUESTIONS = {
+    "mode": lambda y: torch.is_inference_mode_enabled(),
+    "function": lambda y: y.grad_fn is None,
+    "leaf": lambda y: y.is_leaf,
+}
+
+
+class Asking(Plain):
+    def __init__(self, question):
+        super().__init__()
+        self.question = question
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y * 3 if self.question(y) else y
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_forward_finds_the_mode_of_its_call(question):
+    eager = Asking(QUESTIONS[question]).double()
+    ours = ORTModule(copy.deepcopy(eager))
+    for around in (torch.enable_grad, torch.inference_mode, torch.no_grad, torch.enable_grad, torch.inference_mode):
+        x = torch.randn(4, 3, dtype=torch.float64)
+        with around():
+            torch.testing.assert_close(ours(x), eager(x))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
@@ -12,11 +12,14 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from ontrain.capture.autograd import traced_here
 from ontrain.capture.cache.question import UncacheableError
 from ontrain.capture.export import Flat, quiet
 from ontrain.capture.fake import exporting, stand_ins
+from ontrain.capture.layouts import LAYOUT, layout
+from ontrain.capture.source import is_foreign
 from ontrain.capture.tracing import tracing
-from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, available, private
+from ontrain.internals import FakeTensor, FakeTensorMode, TorchDispatchMode, available, private, substituted
 
 __all__ = ["executed_files", "trace"]
 
@@ -36,7 +39,7 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
         flat: the module as a function of tensors, as it is exported.
         module: what it wraps.
         shapes: of the inputs.
-        like: the inputs' dtypes, devices, and whether they want gradients.
+        like: the inputs' dtypes, devices, whether they want gradients, and their strides if forward asks for any.
 
     Raises:
         UncacheableError: forward needs values, or calls what cannot be written down.
@@ -51,7 +54,7 @@ def trace(flat: Flat, module: nn.Module, shapes: Sequence[Sequence[int]], like: 
             inputs, state = stand_ins(mode, flat, shapes, like)
             for name, tensor in [*((f"input {i}", tensor) for i, tensor in enumerate(inputs)), *state.items()]:
                 written.name(tensor, name)
-            with mode, written:
+            with mode, written, _strides_asked(lambda: written.note([layout(tensor, exact=True) for tensor in like])):
                 results = torch.func.functional_call(flat, state, tuple(inputs))
         except UncacheableError:
             raise
@@ -73,6 +76,10 @@ class _Written(TorchDispatchMode):
         """Give a tensor the name by which it is written."""
         self._names[id(tensor)] = name
         self._kept.append(tensor)  # so that no other gets its id
+
+    def note(self, value: Any) -> None:
+        """Write down what forward learns beside the results of operators."""
+        self._hash.update(repr(value).encode())
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -116,6 +123,24 @@ class _Written(TorchDispatchMode):
         with private("torch._C._DisableTorchDispatch")():
             values = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         return f"constant {tensor.dtype}{list(tensor.shape)} {hashlib.sha256(values).hexdigest()}"
+
+
+@contextmanager
+def _strides_asked(tell: Callable[[], None]) -> Iterator[None]:
+    """Tell when forward asks a tensor in which order its numbers lie in memory."""
+
+    def telling(name: str) -> Callable[..., Any]:
+        own = getattr(torch.Tensor, name)
+
+        def asked(self: torch.Tensor, *args: Any, **named: Any) -> Any:
+            if traced_here() and is_foreign(sys._getframe(1).f_code.co_filename):
+                tell()
+            return own(self, *args, **named)
+
+        return asked
+
+    with substituted([(torch.Tensor, name, telling(name)) for name in LAYOUT]):
+        yield
 
 
 def _not_compiled(*_: Any, **__: Any) -> NoReturn:

@@ -26,7 +26,7 @@ class Course(Enum):
     ANEW = "each call makes the list anew"
     ONCE = "the next call finds it written"
     VALUE = "a number, text or the like that forward reads: the graph is for the value before"
-    CARRIED = "the next call reads the tensors that the call before has left"
+    CARRIED = "the next call reads the tensors, or the items of a list, that the call before has left"
     LOST = "each call writes it, and a graph cannot"
 
 
@@ -135,8 +135,16 @@ def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Call
     calls = call()
     if _agree(calls, call(writes), writes):
         return calls, []
-    read = [write for write in writes if not _agree(calls, call([write]), [write])]
+    read = [write for write in writes if _depends_on(write, calls, call)]
     return calls, read or list(writes)
+
+
+def _depends_on(write: Write, calls: Calls, call: Callable[..., Calls]) -> bool:
+    """Whether a second call does something else, be it to fail, if it finds one entry as the first found it."""
+    try:
+        return not _agree(calls, call([write]), [write])
+    except Exception:  # noqa: BLE001 - one entry without another that belongs to it
+        return True
 
 
 def _agree(calls: Calls, restored: Calls, compared: Sequence[Write]) -> bool:
@@ -164,7 +172,8 @@ def _course(write: Write, calls: Calls, *, is_read: bool) -> Course:
         course = _course_of_value(write, before.get(write.name, _of_class(write)), *values, is_read=is_read)
     if course is Course.ONCE and (write.is_repeatable or write.place in calls.objects):
         return course
-    if is_read and (write.outputs or not write.is_repeatable):
+    grows = write.name in (ALL, MORE) and course not in (Course.ANEW, Course.ONCE)
+    if is_read and (write.outputs or not write.is_repeatable or grows):
         return Course.CARRIED
     if not write.is_repeatable:
         return Course.LOST

@@ -12,13 +12,17 @@ import torch
 from torch import nn
 
 from ontrain.capture import (
+    LAYOUT,
+    STRIDES,
     Captured,
     ChangedStateError,
     Course,
     bind,
     flatten,
+    layout,
     refuse_lazy,
     refuse_scripted,
+    repeated,
     tells_positions,
 )
 from ontrain.errors import CaptureError
@@ -34,10 +38,10 @@ from ontrain.training.ortmodule.given_state import GivenState, computed_attribut
 from ontrain.training.ortmodule.installed_hooks import InstalledHooks
 from ontrain.training.ortmodule.keeping import Carried, refuse_carried
 from ontrain.training.ortmodule.kept_state import KeptState, KeptStateError, Place
-from ontrain.training.ortmodule.key import LAYOUT, PLAIN, canonical, layout, walk
+from ontrain.training.ortmodule.key import PLAIN, canonical, walk
 from ontrain.training.ortmodule.lazy import LazyOutput
 from ontrain.training.ortmodule.left import Left, check_left
-from ontrain.training.ortmodule.own_mode import MODES
+from ontrain.training.ortmodule.own_mode import FOLLOWED, MODES
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
@@ -231,13 +235,17 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks."""
+        """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks.
+
+        And on which arguments are one tensor.
+        """
         names = self._cache.watch.read
-        layouts = tuple(map(layout, tensors)) if names & LAYOUT else ()
-        grads = torch.is_grad_enabled() if names & (MODES | {"is_grad_enabled", "requires_grad"}) else None
-        leaves = (*tensors, *self.module.parameters()) if "requires_grad" in names else ()
+        layouts = tuple([layout(t, exact=bool(names & STRIDES)) for t in tensors]) if names & LAYOUT else ()
+        grads = torch.is_grad_enabled() if names & (MODES | FOLLOWED | {"is_grad_enabled"}) else None
+        inference = torch.is_inference_mode_enabled() if "is_inference_mode_enabled" in names else None
+        leaves = (*tensors, *self.module.parameters()) if names & FOLLOWED else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
-        return grads, layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
+        return grads, inference, repeated(tensors), layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
 
     def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""
@@ -369,7 +377,7 @@ class Engine:
         if first:
             self._numbers.count(args, kwargs)
         hooks = hooks_within(self.module)
-        own_modes = not self._cache.watch.read.isdisjoint(MODES | {"requires_grad"})
+        own_modes = not self._cache.watch.read.isdisjoint(MODES | FOLLOWED)
         under_no_grad = own_modes and not torch.is_grad_enabled()
         captured, next_axes = trace_call(
             self.module, args, kwargs, tensors, axes=axes, misfits=misfits,

@@ -12,22 +12,10 @@ from torch import nn
 from ontrain.capture import flatten, leaf_paths, plain_leaves
 from ontrain.errors import InputError
 
-__all__ = ["LAYOUT", "PLAIN", "Same", "canonical", "layout", "walk"]
+__all__ = ["PLAIN", "Same", "canonical", "walk"]
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 """Types whose values are part of a graph."""
-
-LAYOUT = frozenset({"as_strided", "is_contiguous", "stride"})
-"""Names of tensors' methods that tell in which order numbers lie in memory."""
-
-
-def layout(tensor: torch.Tensor) -> object:
-    """Return in which order a tensor's dimensions lie in memory, None if it is contiguous: sizes do not matter."""
-    if tensor.layout is not torch.strided or tensor.is_contiguous():
-        return None
-    if tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
-        return torch.channels_last
-    return tuple(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
 
 
 def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ontrain.capture import MISSING, Write, flatten
+from ontrain.capture import ALL, MISSING, MORE, Write, flatten
 from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError, OntrainError
 
@@ -36,8 +36,20 @@ class Left:
         """Whether the entry still has the value that a call has left."""
         return self._value is not MISSING and self._write.table.value(self._write.name) is self._value
 
-    def error(self) -> CaptureError:
-        """Return the refusal of a call that would read it."""
+    def error(self, source: str | None = None) -> CaptureError:
+        """Return the refusal of a call that would read it.
+
+        Args:
+            source: the line that names the entry.
+        """
+        if self._write.name in (ALL, MORE) and not self._write.holds_tensors:
+            return CaptureError(
+                f"forward computes with what its earlier calls have added to {self._write}",
+                source=source,
+                reason="a graph is for one such list, and the next call would have a longer one",
+                way_out=f"keep what it computes of the items, such as their number or sum, in an attribute or a "
+                f"buffer; or {BROKEN}",
+            )
         if self._write.is_bare:
             return CaptureError(
                 f"forward computes with an object that the call before has left in {self._write}",
@@ -48,6 +60,7 @@ class Left:
         buffer = name if isinstance(name, str) and name.isidentifier() else "state"
         return CaptureError(
             f"forward keeps a tensor from call to call in {self._write}",
+            source=source,
             reason="a graph hands over buffers, and for ORTModule tensors in attributes, lists of one length and "
             "dictionaries, but nothing else that holds tensors",
             way_out=f"register it as a buffer, self.register_buffer({buffer!r}, tensor), or set it anew before "

@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["MODES", "enables_gradients"]
+__all__ = ["FOLLOWED", "MODES", "enables_gradients"]
 
 MODES = frozenset({"enable_grad", "set_grad_enabled"})
 """Names of what has gradients recorded in a part of forward, also where it is called under `torch.no_grad`."""
+
+FOLLOWED = frozenset({"grad_fn", "is_leaf", "requires_grad"})
+"""Names of tensors' attributes that tell whether autograd follows them."""
 
 
 def enables_gradients(forward: Callable[..., Any]) -> bool:

@@ -8,6 +8,8 @@ if self.mask is None:
 
 from __future__ import annotations
 
+import dis
+import linecache
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, tables_of, ways_to
+from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, line_text, tables_of, ways_to
 from ontrain.errors import CaptureError
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
@@ -139,13 +141,24 @@ def repetitions(
         if write.is_bare and course in (Course.LOST, Course.EACH):  # no later call reads the object
             continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
-            raise Left(write).error()
+            raise Left(write).error(_line_naming(write.table, tables, functions))
         own = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
         replacement = MISSING if write.is_repeatable else seen.objects.get(write.place, MISSING)
         repeated.append(Repetition(write, names, course, ways_to(write.table, tables), own, replacement))
         if write.place not in told:
             _tell(write, course, told)
     return repeated
+
+
+def _line_naming(table: Table, tables: Iterable[Table], functions: Iterable[FunctionType]) -> str | None:
+    """Return "file.py:12: code" for the first line outside of __init__ that names the way to a table, if any does."""
+    names = [name for _, name, _ in ways_to(table, tables)[:1]]
+    for function in (function for function in functions if function.__name__ != "__init__"):
+        for step in dis.get_instructions(function.__code__):
+            if step.argval in names and step.positions is not None and step.positions.lineno is not None:
+                file, line = function.__code__.co_filename, step.positions.lineno
+                return line_text(file, line, linecache.getline(file, line))
+    return None
 
 
 def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) -> None:

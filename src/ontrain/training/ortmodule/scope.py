@@ -84,6 +84,8 @@ class Scope:
         self._add_globals(functions, called)
         self._cells = self._plain_cells()
         self._add_closures(called)
+        for function in called:
+            self._compare_attributes(function, function.__module__)
         self._lengths, self._attributes = list(map(len, self._classes)), _attributes(self._classes)
         self._before, self._parts = self._values(), self._parts_of_functions()
 
@@ -201,6 +203,10 @@ class Scope:
         self._objects.append((table, name, value))
         if id(value) in self._seen:
             return
+        self._compare_attributes(value, file)
+
+    def _compare_attributes(self, value: object, file: str) -> None:
+        """Compare those attributes of a helper object, a file or a function that the functions name."""
         self._seen.add(id(value))
         attributes = self._opened[id(value)] = attributes_of(value)
         known = self.read & attributes.keys()

@@ -69,14 +69,14 @@ def trace_call(
         writes=True,
         reads=reads,
     )
-    grads = torch.is_grad_enabled()
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     # Hooks of a checkpoint around the call are to see what the call saves, and not what a trace does. Without any
     # there are none within, because torch.func does not work under hooks.
     hooks = available("torch._C._autograd._top_saved_tensors_default_hooks")
     hooked = hooks is not None and hooks(False) is not None
     unseen = torch.autograd.graph.saved_tensors_hooks(_unchanged, _unchanged) if hooked else nullcontext()
     autograd = torch.no_grad() if under_no_grad else torch.enable_grad()
-    with torch.inference_mode(False), autograd, telling_grad_mode(grads), unseen:
+    with torch.inference_mode(False), autograd, telling_grad_mode(*modes), unseen:
         try:
             return _of_many_sizes(trace, type(module).__name__, tensors, axes, misfits)
         except CaptureError as error:
