@@ -20,6 +20,7 @@ from ontrain.capture.onnx_file.functions import inline_functions
 from ontrain.capture.onnx_file.gradients import mark_derivatives
 from ontrain.capture.onnx_file.loops import check_loops
 from ontrain.capture.onnx_file.modes import as_filed, to_inference, to_training
+from ontrain.capture.onnx_file.sequences import take_sequences_apart
 from ontrain.capture.onnx_file.upgrade import upgrade
 from ontrain.errors import GraphError, OptionError, nearest
 from ontrain.files import Source, check_proto, imports_of, in_order, left_data, read_proto
@@ -183,6 +184,8 @@ def _prepared(
     number_labels(graph)
     _lift_initializers(graph)
     _see_through_copies(graph)
+    if trains:
+        take_sequences_apart(graph)
     return model, name, imports_of(proto.opset_import).get("", OPSET)
 
 
