@@ -40,6 +40,7 @@ from ontrain.capture.own_failure import FailingForwardError as FailingForwardErr
 from ontrain.capture.owners import Owner as Owner, owners_of as owners_of
 from ontrain.capture.phases import show_phases as show_phases, tell_phases as tell_phases
 from ontrain.capture.reachable import held_by as held_by, reachable as reachable
+from ontrain.capture.slots import Slots as Slots, slots_of as slots_of
 from ontrain.capture.source import is_users as is_users, line_text as line_text
 from ontrain.capture.sparse_state import sparse_tensors as sparse_tensors
 from ontrain.capture.structure import (

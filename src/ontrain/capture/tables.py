@@ -19,6 +19,7 @@ from torch import nn
 
 from ontrain.capture.installed import is_installed
 from ontrain.capture.reachable import held_by
+from ontrain.capture.slots import Slots, slots_of
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
 __all__ = ["ALL", "MISSING", "MORE", "OF_PYTHON", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"]
@@ -131,6 +132,26 @@ class Attributes(Table):
     def described(self, name: Any) -> str:
         named = self.owner if isinstance(self.owner, FunctionType) else type(self.owner)
         return f"the attribute {name!r} of {named.__name__}"
+
+
+class SlotAttributes(Attributes):
+    """Attributes of an object whose class names them in `__slots__`."""
+
+    @property
+    def key(self) -> int:
+        return id(self.owner)
+
+    def entries(self) -> dict[Any, Any]:
+        return dict(Slots(self.owner))
+
+    def value(self, name: Any) -> Any:
+        return Slots(self.owner).get(name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        if value is MISSING:
+            Slots(self.owner).pop(name, None)
+        else:
+            Slots(self.owner)[name] = value
 
 
 class ClassAttributes(Table):
@@ -333,13 +354,13 @@ def _of(part: Any) -> Iterator[Table]:
         if part.nbytes <= _LARGEST_ARRAY and not part.dtype.hasobject and part.flags.writeable:
             yield Contents(part)
     elif has_attributes(kind):
-        yield Attributes(part)
+        yield (SlotAttributes if slots_of(kind) else Attributes)(part)
 
 
 def has_attributes(kind: type) -> bool:
     """Whether objects of a class have attributes that count as entries: torch's own and others' have not."""
     own = issubclass(kind, nn.Module) or str(kind.__module__).partition(".")[0] not in _SHUT
-    return own and _has_dictionary(kind)
+    return own and (_has_dictionary(kind) or bool(slots_of(kind)))
 
 
 def _has_dictionary(kind: type) -> bool:

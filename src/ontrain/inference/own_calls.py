@@ -182,7 +182,8 @@ class OwnSession:
                 results, told = [], str(error)
             callback(results, user_data, told)
 
-        threading.Thread(target=work, daemon=True).start()
+        # No daemon: Python would end it at its exit, and within one of torch's operators that ends the process.
+        threading.Thread(target=work).start()
 
     def get_optimization_statistics(self) -> dict[str, int]:
         """Return how many places of the graph each pass changed, of the plans that ran so far the most."""

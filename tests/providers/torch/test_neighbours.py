@@ -119,3 +119,12 @@ def test_a_busy_machine_is_noticed_and_a_child_begins_anew():
         [sys.executable, "-c", textwrap.dedent(text)], capture_output=True, text=True, timeout=200, check=True
     )
     assert done.stdout.split() == ["True", "0"]
+
+
+@pytest.mark.parametrize(
+    "program", ["neighbours._sleep([])", "neighbours._sleep([]); neighbours._spin(); neighbours._sleep([])"]
+)
+def test_a_process_ends_in_peace_while_threads_begin_to_sleep(program):
+    lines = ["from ontrain.providers.torch.neighbours import neighbours", program]
+    runs = [subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True) for _ in range(2)]
+    assert [(run.returncode, run.stderr) for run in runs] == [(0, b"")] * 2

@@ -386,3 +386,14 @@ def test_arguments_that_are_one_tensor(writes):
             result.square().sum().backward()
             outcomes.append((result, tensors, [t.grad for t in tensors], [p.grad for p in model.parameters()]))
         torch.testing.assert_close(*outcomes)
+
+
+class OverZero(nn.Module):
+    def forward(self, x, zero: float):
+        return x / torch.full((1,), zero)
+
+
+def test_zeros_of_both_signs_have_graphs_of_their_own():
+    ours, x = ORTModule(OverZero()), torch.ones(2)
+    for zero in (0.0, -0.0, 0.0):
+        torch.testing.assert_close(ours(x, zero), OverZero()(x, zero), rtol=0, atol=0)

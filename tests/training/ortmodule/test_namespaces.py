@@ -37,6 +37,14 @@ ARGUMENTS = argparse.Namespace(scale=2.0, inner=types.SimpleNamespace(scale=2.0)
 GLOBAL, TABLE, NUMBERS = Plain(), {"item": Plain()}, np.full(3, 2.0, np.float32)
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    scale: float = 2.0
+
+
+SLOTTED = Slotted()
+
+
 class Scaled(nn.Module):
     """A layer, and something that is held beside it."""
 
@@ -66,6 +74,7 @@ HELD = {
     ),
     "another helper": (Plain(), by_scale, lambda m: setattr(m, "held", Plain(5.0))),
     "another dataclass": (Settings(), by_scale, lambda m: setattr(m, "held", Settings(5.0))),
+    "a slot": (Slotted(), by_scale, lambda m: setattr(m.held, "scale", 5.0)),
     "a namespace's attribute": (argparse.Namespace(scale=2.0), by_scale, lambda m: setattr(m.held, "scale", 5.0)),
     "a helper in a list": (
         [Plain()], lambda m, y: y * m.held[0].scale, lambda m: setattr(m.held[0], "scale", 5.0),
@@ -99,6 +108,7 @@ NAMED = {
     ),
     "an object": (lambda m, y: y * GLOBAL.scale, lambda patch: patch.setattr(GLOBAL, "scale", 5.0)),
     "another object": (lambda m, y: y * GLOBAL.scale, lambda patch: patch.setitem(globals(), "GLOBAL", Plain(5.0))),
+    "a slot": (lambda m, y: y * SLOTTED.scale, lambda patch: patch.setattr(SLOTTED, "scale", 5.0)),
     "an object's method": (lambda m, y: GLOBAL.times(y), lambda patch: patch.setattr(GLOBAL, "scale", 5.0)),
     "an object in a dict": (
         lambda m, y: y * TABLE["item"].scale, lambda patch: patch.setattr(TABLE["item"], "scale", 5.0),

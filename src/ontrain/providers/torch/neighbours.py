@@ -9,13 +9,15 @@ one that is woken by another runs at once. The parts stay as they are, and so do
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -75,7 +77,7 @@ class Neighbours:
         """Whether threads sleep, not spin, while they wait for one another."""
         self._due, self._calm = 0.0, 0
         self._seen = dict[str, tuple[float, float]]()
-        self._end: threading.Event | None = None
+        self._end: Callable[[], None] | None = None
         self._hurried = set[str]()
         self._lock = threading.Lock()
 
@@ -116,8 +118,12 @@ class Neighbours:
 
     def _sleep(self, busy: Iterable[str]) -> None:
         if not self.sleeping:
-            self.sleeping, self._end = True, threading.Event()
-            threading.Thread(target=_own_threads, args=(self._end,), name="ontrain-neighbours", daemon=True).start()
+            self.sleeping, end = True, threading.Event()
+            thread = threading.Thread(target=_own_threads, args=(end,), name="ontrain-neighbours", daemon=True)
+            thread.start()
+            self._end = functools.partial(_join, thread, end)
+            # Python ends a thread that is left at its exit, and in one of torch's operators that ends the process.
+            atexit.register(self._end)
         for task in set(busy) - self._hurried:
             _set_slice(int(task), _SLICE)
             self._hurried.add(task)
@@ -125,7 +131,8 @@ class Neighbours:
     def _spin(self) -> None:
         self.sleeping, self._calm = False, 0
         if self._end is not None:
-            self._end.set()
+            atexit.unregister(self._end)
+            self._end()
         for task in self._hurried:
             _set_slice(int(task), 0)
         self._hurried.clear()
@@ -142,6 +149,11 @@ def _own_threads(end: threading.Event) -> None:
     """Be a thread with workers of its own: of more threads than cores GNU's OpenMP lets none spin."""
     torch.ones(1 << 20, device="cpu").add_(1.0)
     end.wait()
+
+
+def _join(thread: threading.Thread, end: threading.Event) -> None:
+    end.set()
+    thread.join()
 
 
 class _Attributes(ctypes.Structure):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
@@ -196,7 +197,8 @@ def _course_of_list(write: Write, before: list[Any], between: list[Any], after: 
 
 def _of_class(write: Write) -> Any:
     """What code reads where an object has no attribute of its own yet."""
-    return getattr(type(write.table.owner), str(write.name), MISSING) if write.table.has_attributes else MISSING
+    value = getattr(type(write.table.owner), str(write.name), MISSING) if write.table.has_attributes else MISSING
+    return MISSING if isinstance(value, MemberDescriptorType) else value
 
 
 def _course_of_value(write: Write, before: Any, between: Any, after: Any, *, is_read: bool) -> Course:

@@ -11,6 +11,7 @@ from torch import nn
 
 from ontrain.capture import flatten, leaf_paths, plain_leaves
 from ontrain.errors import InputError
+from ontrain.training.ortmodule.namespaces import attributes_of
 
 __all__ = ["PLAIN", "Same", "canonical", "walk"]
 
@@ -29,7 +30,8 @@ def walk(value: object, tensors: list[torch.Tensor], key: list[Any]) -> None:
             key += [value.layout, spec]
     elif type(value) in PLAIN:
         key.append(type(value))
-        key.append(value)
+        # Python holds 0.0 and -0.0 for equal.
+        key.append(repr(value) if type(value) in (float, complex) and not value else value)
     elif isinstance(value, tuple | list):
         key.append((type(value), len(value)))
         for leaf in value:
@@ -59,7 +61,7 @@ def _tensor_in(value: object, depth: int = 4) -> str | None:
     """The path of a tensor among the attributes of an opaque object, or of what these hold."""
     if isinstance(value, nn.Module | type | types.ModuleType | types.FunctionType):
         return None
-    held = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+    held = value if isinstance(value, Mapping) else attributes_of(value)
     for name, item in list(held.items()) + list(enumerate(value) if isinstance(value, list | tuple) else ()):
         if isinstance(item, torch.Tensor):
             return str(name)
@@ -70,9 +72,7 @@ def _tensor_in(value: object, depth: int = 4) -> str | None:
 
 def _numbers(value: object) -> tuple[Any, ...]:
     """The plain attributes of an object, which forward may read."""
-    return tuple(
-        (name, attribute) for name, attribute in getattr(value, "__dict__", {}).items() if type(attribute) in PLAIN
-    )
+    return tuple((name, attribute) for name, attribute in attributes_of(value).items() if type(attribute) in PLAIN)
 
 
 class Same:

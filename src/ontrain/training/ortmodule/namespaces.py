@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, is_users
+from ontrain.capture import ALL, MORE, Slots, is_users, slots_of
 from ontrain.internals import version_of
 
 __all__ = [
     "ATOMS", "CODE", "PLAIN", "Outside", "Unread", "array_contents", "attributes_of", "has_memory", "helpers",
-    "is_helper",
+    "is_helper", "place_of",
 ]  # fmt: skip
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -75,13 +75,14 @@ class Unread:
         self._tables = frozenset(table for table, _ in self._places)
 
     def has(self, owner: object, name: object) -> bool:
-        """Whether an object has such an entry under a name."""
-        return id(owner) in self._tables and (id(owner), name) in self._places
+        """Whether a table, or the attributes of an object, have such an entry under a name."""
+        place = place_of(owner)
+        return place in self._tables and (place, name) in self._places
 
     def rest(self, container: Any) -> Any:
         """Return a container without such entries, of the same kind as far as a comparison asks."""
         table = id(container)
-        if table not in self._tables:
+        if table not in self._tables or slots_of(type(container)):
             return container
         if isinstance(container, dict):
             return {name: value for name, value in container.items() if (table, name) not in self._places}
@@ -107,13 +108,18 @@ def is_helper(value: object, file: str) -> bool:
     return kind.__module__ == file or is_users(getattr(sys.modules.get(kind.__module__), "__file__", None))
 
 
-def attributes_of(value: object) -> dict[str, Any]:
-    """The attributes of an object, none of one that has no dictionary of them."""
+def attributes_of(value: object) -> Mapping[str, Any]:
+    """The attributes of an object, in its dictionary and in slots."""
     attributes: dict[str, Any] = getattr(value, "__dict__", {})
-    return attributes
+    return Slots(value) if slots_of(type(value)) else attributes
 
 
-def helpers(module: nn.Module, names: Container[str] | None = None) -> Iterator[dict[str, Any]]:
+def place_of(entries: object) -> int:
+    """What a table, or the attributes of an object, are known by: see `Table.key`."""
+    return id(entries.owner if isinstance(entries, Slots) else entries)
+
+
+def helpers(module: nn.Module, names: Container[str] | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield the attributes of the helper objects that a module holds, also in containers, and of those within.
 
     Args:

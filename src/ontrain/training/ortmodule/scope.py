@@ -64,7 +64,7 @@ class Scope:
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._contained: list[tuple[Mapping[str, Any], str]] = []
         self._objects: list[tuple[Mapping[str, Any], str, object]] = []
-        self._opened: dict[int, dict[str, Any]] = {}
+        self._opened: dict[int, Mapping[str, Any]] = {}
         self._seen: set[int] = set()
         self._own_names: frozenset[str] | None = None
         self._kinds = list(dict.fromkeys(map(type, self._modules)))

@@ -33,6 +33,7 @@ from ontrain.training.ortmodule.namespaces import (
     has_memory,
     helpers,
     is_helper,
+    place_of,
 )
 from ontrain.training.ortmodule.scope import Scope
 
@@ -91,11 +92,11 @@ class Watch:
         self._hooks = hooks_made()
         self._sparse = [tensor for _, _, _, tensor in sparse_tensors(module)]
         self._sparse_versions = list(map(version_of, self._sparse))
-        self._numbers: list[tuple[Callable[[Any], Any], dict[str, Any]]] = []
+        self._numbers: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._before: list[Any] = []
         self._named: list[list[str]] = []
-        self._others: list[tuple[dict[str, Any], str, Any, Any]] = []
-        self._without_forward: list[dict[str, Any]] = []
+        self._others: list[tuple[Mapping[str, Any], str, Any, Any]] = []
+        self._without_forward: list[Mapping[str, Any]] = []
         self._scope = Scope(self.modules, self._outside, self._counted)
         held = [
             attributes
@@ -108,11 +109,11 @@ class Watch:
         self._known = [frozenset(attributes) for attributes in self._without_forward]
         self._sizes = list(map(len, self._without_forward))
 
-    def _helpers(self, module: nn.Module) -> Iterator[dict[str, Any]]:
+    def _helpers(self, module: nn.Module) -> Iterator[Mapping[str, Any]]:
         """The attributes of helper objects that forward may come to; a trainer may note its steps in others."""
         return helpers(module, self._used.get(id(module.__dict__)))
 
-    def _look_at(self, attributes: dict[str, Any], kind: type | None) -> None:
+    def _look_at(self, attributes: Mapping[str, Any], kind: type | None) -> None:
         """Take up attributes: of a submodule of a class, or of a configuration or a helper."""
         used = self._used.get(id(attributes), attributes)
         own = (name for name in attributes if name not in _OWN and name in used)
@@ -265,8 +266,8 @@ def _config(module: nn.Module) -> dict[str, Any]:
     return config.__dict__ if hasattr(config, "__dict__") else {}
 
 
-def _unique(tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return list({id(table): table for table in tables}.values())
+def _unique(tables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return list({place_of(table): table for table in tables}.values())
 
 
 def hooks_made() -> int:
