@@ -71,6 +71,10 @@ TRAINED = {
     "a branch of constant condition": (
         branch("c2 = Identity(yes)", "p = Mul(h, h)", "q = Concat<axis = 0>(h, h)"), lambda h: h * h,
     ),
+    "a sequence of two": (
+        "q = SequenceConstruct(h, h) v = ConcatFromSequence<axis = 0>(q)", lambda h: torch.cat([h, h]),
+    ),
+    "a row of a sequence": ("q = SplitToSequence<axis = 0>(h) v = SequenceAt(q, start)", lambda h: h[:1]),
     "Compress by a constant": ("v = Compress<axis = 0>(h, rows)", lambda h: h[::2]),
     "NonZero of a constant": ("z = NonZero(rows) i = Squeeze(z, none) v = Gather(h, i)", lambda h: h[::2]),
     "Unique of a constant": (
@@ -102,8 +106,8 @@ SHAPED = {
 }
 """Branches and loops that hand on several shapes."""
 NO_TENSORS = {
-    "ConcatFromSequence": "q = SequenceConstruct(h, h) v = ConcatFromSequence<axis = 0>(q)",
-    "SequenceAt": "q = SplitToSequence<axis = 0>(h) v = SequenceAt(q, start)",
+    "ConcatFromSequence": "q = SplitToSequence<axis = 0>(h) v = ConcatFromSequence<axis = 0>(q)",
+    "SequenceAt": "q = SplitToSequence<axis = 0>(h) p = Neg(step) v = SequenceAt(q, p)",
     "OptionalGetElement": "q = Optional(h) v = OptionalGetElement(q)",
 }
 
