@@ -10,7 +10,7 @@ import dis
 import gc
 import operator
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -112,22 +112,27 @@ class Attributes(Table):
 
     @property
     def key(self) -> int:
-        return id(vars(self.owner))
+        return id(self._held)
+
+    @property
+    def _held(self) -> MutableMapping[str, Any]:
+        held: dict[str, Any] = vars(self.owner)
+        return held
 
     def entries(self) -> dict[Any, Any]:
-        attributes = dict(vars(self.owner))
+        attributes = dict(self._held)
         if not isinstance(self.owner, nn.Module):
             return attributes
         return {name: value for name, value in attributes.items() if name not in _STATE}
 
     def value(self, name: Any) -> Any:
-        return vars(self.owner).get(name, MISSING)
+        return self._held.get(name, MISSING)
 
     def put(self, name: Any, value: Any) -> None:
         if value is MISSING:
-            vars(self.owner).pop(name, None)
+            self._held.pop(name, None)
         else:
-            vars(self.owner)[name] = value
+            self._held[name] = value
 
     def described(self, name: Any) -> str:
         named = self.owner if isinstance(self.owner, FunctionType) else type(self.owner)
@@ -141,17 +146,9 @@ class SlotAttributes(Attributes):
     def key(self) -> int:
         return id(self.owner)
 
-    def entries(self) -> dict[Any, Any]:
-        return dict(Slots(self.owner))
-
-    def value(self, name: Any) -> Any:
-        return Slots(self.owner).get(name, MISSING)
-
-    def put(self, name: Any, value: Any) -> None:
-        if value is MISSING:
-            Slots(self.owner).pop(name, None)
-        else:
-            Slots(self.owner)[name] = value
+    @property
+    def _held(self) -> MutableMapping[str, Any]:
+        return Slots(self.owner)
 
 
 class ClassAttributes(Table):

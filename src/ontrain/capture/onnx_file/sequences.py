@@ -6,7 +6,7 @@ SequenceConstruct, SequenceAt and ConcatFromSequence in https://onnx.ai/onnx/ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ontrain.capture.onnx_file.site import Site
 from ontrain.errors import GraphError
-from ontrain.graph import OPSET, describe, evaluate, every_node, source_of
+from ontrain.graph import describe, evaluate, every_node, source_of
 
 __all__ = ["take_sequences_apart"]
 
@@ -95,7 +95,7 @@ def _split(site: Site) -> _Item:
     split = _constant(site.input(1))
     sizes = _sizes(split, x, axis)
     if sizes is not None:
-        parts = _parts(site, x, sizes, axis)
+        parts = site.emit_several("Split", x, site.const(sizes), count=len(sizes), axis=axis)
         return lambda place: parts[_checked(node, place, len(parts))]
     length = 0 if split is None or split.ndim else int(split)
 
@@ -114,21 +114,15 @@ _MAKERS: dict[str, Callable[[Site], _Item]] = {"SplitToSequence": _split, "Seque
 
 def _sizes(split: np.ndarray[Any, Any] | None, x: ir.Value | None, axis: int) -> list[int] | None:
     """The sizes of the parts, if they are known: stated, or those of a stated whole."""
-    if split is None or split.ndim:
-        return None if split is None else [int(size) for size in split]
-    known = x is not None and x.shape is not None and -len(x.shape) <= axis < len(x.shape)
-    total, size = x.shape[axis] if known and x is not None and x.shape is not None else None, int(split)
+    if split is None:
+        return None
+    if split.ndim:
+        return [int(size) for size in split]
+    shape, size = () if x is None or x.shape is None else x.shape.dims, int(split)
+    total = shape[axis] if -len(shape) <= axis < len(shape) else None
     if not isinstance(total, int) or size < 1:
         return None
     return [min(size, total - start) for start in range(0, total, size)]
-
-
-def _parts(site: Site, x: ir.Value | None, sizes: Sequence[int], axis: int) -> Sequence[ir.Value]:
-    node = ir.node("Split", [x, site.const(sizes)], {"axis": axis}, num_outputs=len(sizes))
-    node.version = OPSET
-    node.metadata_props.update(site.node.metadata_props)
-    site.graph.insert_before(site.node, node)
-    return node.outputs
 
 
 def _checked(node: ir.Node, place: int, count: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,15 @@ class Site:
 
     def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
         """Return the output of a new node, which goes before this one."""
-        node = ir.node(op_type, inputs, attributes)
+        return self.emit_several(op_type, *inputs, count=1, **attributes)[0]
+
+    def emit_several(self, op_type: str, *inputs: ir.Value | None, count: int, **attributes: Any) -> Sequence[ir.Value]:
+        """Return the outputs of a new node, which goes before this one."""
+        node = ir.node(op_type, inputs, attributes, num_outputs=count)
         node.version = OPSET
         node.metadata_props.update(self.node.metadata_props)
         self.graph.insert_before(self.node, node)
-        return node.outputs[0]
+        return node.outputs
 
     def reshaped(self, value: ir.Value | None, like: ir.Value | None) -> ir.Value:
         """Return a value in the shape of another one, whose sizes it has by name."""
