@@ -57,6 +57,7 @@ from ontrain.capture.tables import (
     ALL as ALL,
     MISSING as MISSING,
     MORE as MORE,
+    ORDER as ORDER,
     OF_PYTHON as OF_PYTHON,
     Items as Items,
     Table as Table,

@@ -6,6 +6,8 @@ import dis
 import gc
 import logging
 import sys
+import threading
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
@@ -14,15 +16,15 @@ import numpy as np
 from torch import nn
 
 from ontrain.capture.installed import is_installed
-from ontrain.capture.source import is_foreign
+from ontrain.capture.source import is_foreign, is_users
 
-__all__ = ["held_by", "reachable"]
+__all__ = ["files_named", "held_by", "reachable"]
 
 _SHUT = frozenset({"mpmath", "numpy", "onnx", "onnx_ir", "onnxruntime", "sympy", "torch"})
 """Packages that are not looked into, beside Python's own and ours: they hold nothing of a user's."""
 _CLOSED = _SHUT | {"ontrain"}
 _LARGE = 4096
-_UNTRACKED = (dict, np.ndarray)
+_UNTRACKED = (dict, np.ndarray, bytearray, array)
 _IMPORTS = dis.opmap["IMPORT_NAME"]
 _looked_at: dict[int, CodeType] = {}
 """Functions of installed packages whose variables were looked at."""
@@ -71,6 +73,25 @@ def held_by(roots: Iterable[Any]) -> list[Any]:
         layer = walk.new(walk.behind(part for part in layer if not _is_closed(type(part)) and not _is_large(part)))
         held = held + layer
     return held
+
+
+def files_named(function: FunctionType) -> list[tuple[ModuleType, frozenset[str]]]:
+    """Return the files of the user's that a function names, or imports, and which variables of each it may mean."""
+    named = _named_by(function.__code__, function.__globals__)
+    files = [value for value in named if issubclass(type(value), ModuleType)]
+    names = _names(function.__code__)
+    return [(file, names & vars(file).keys()) for file in files if is_users(vars(file).get("__file__"))]
+
+
+def _named_by(code: CodeType, variables: Mapping[str, Any]) -> list[Any]:
+    """The variables of its file that code names, and the files that it imports."""
+    names = _names(code)
+    named = [variables[name] for name in names & variables.keys()]
+    if _IMPORTS in code.co_code[::2]:
+        package = variables.get("__package__")
+        loaded = names.union(f"{package}.{name}" for name in names) & sys.modules.keys()
+        named += [sys.modules[name] for name in loaded]
+    return named
 
 
 def _is_large(part: Any) -> bool:
@@ -129,13 +150,13 @@ class _Walk:
             if kind is FunctionType:
                 yield from (part.__closure__, part.__defaults__, part.__kwdefaults__, part.__dict__)
                 yield from self._named(part.__code__, part.__globals__)
-            elif issubclass(kind, ModuleType):
+            elif issubclass(kind, ModuleType | threading.local):  # of this thread's
                 yield vars(part)
             else:
                 others.append(part)
                 if kind is GeneratorType and part.gi_frame is not None:
                     yield from self._named(part.gi_code, part.gi_frame.f_globals)
-        # A dictionary of numbers and texts is not tracked, nor is an array, and may be written to all the same.
+        # A dictionary of numbers and texts is not tracked, nor are arrays, and may be written to all the same.
         yield from (part for part in gc.get_referents(*others) if gc.is_tracked(part) or type(part) in _UNTRACKED)
 
     def _named(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
@@ -150,12 +171,7 @@ class _Walk:
     def _values(self, code: CodeType, variables: Mapping[str, Any]) -> Iterator[Any]:
         """The variables of its file that a function names, and of the modules among them those that it names."""
         names = _names(code)
-        named = [variables[name] for name in names & variables.keys()]
-        if _IMPORTS in code.co_code[::2]:
-            package = variables.get("__package__")
-            loaded = names.union(f"{package}.{name}" for name in names) & sys.modules.keys()
-            named += [sys.modules[name] for name in loaded]
-        for value in named:
+        for value in _named_by(code, variables):
             if not issubclass(type(value), ModuleType):
                 yield value
             elif not self._is_left_out(value):

@@ -9,8 +9,12 @@ from __future__ import annotations
 import dis
 import gc
 import operator
-from collections import deque
+import threading
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextvars import ContextVar
+from enum import Enum
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,11 +22,13 @@ import numpy as np
 from torch import nn
 
 from ontrain.capture.installed import is_installed
-from ontrain.capture.reachable import held_by
+from ontrain.capture.reachable import files_named, held_by
 from ontrain.capture.slots import Slots, slots_of
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
-__all__ = ["ALL", "MISSING", "MORE", "OF_PYTHON", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"]
+__all__ = [
+    "ALL", "MISSING", "MORE", "OF_PYTHON", "ORDER", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"
+]  # fmt: skip
 
 
 class _Missing:
@@ -34,6 +40,14 @@ MISSING = _Missing()
 """The value of a name that a table does not have."""
 ALL, MORE = "all items", "further items"
 """In the place of a name of a list: its whole contents, and what is appended to it."""
+
+
+class _Order(Enum):
+    NAMES = "the order of a dictionary"
+
+
+ORDER = _Order.NAMES
+"""In the place of a name of a dictionary: its names, in order."""
 _SHUT = frozenset(
     {"torch", "numpy", "builtins", "collections", "functools", "logging", "ontrain", "threading", "weakref"}
 )
@@ -74,15 +88,19 @@ class Table:
 
     def entries(self) -> dict[Any, Any]:
         """Return the values as they are now, by name."""
-        return dict(dict.items(self.owner))
+        kind: Any = OrderedDict if isinstance(self.owner, OrderedDict) else dict  # and not what a class makes of it
+        return dict(kind.items(self.owner))
 
     def value(self, name: Any) -> Any:
-        """Return a value as it is now, `MISSING` if there is none."""
-        return dict.get(self.owner, name, MISSING)
+        """Return a value as it is now, `MISSING` if there is none; for `ORDER` the names."""
+        return tuple(self.entries()) if name is ORDER else dict.get(self.owner, name, MISSING)
 
     def put(self, name: Any, value: Any) -> None:
-        """Set a value, or take the name away where the value is `MISSING`."""
-        if value is MISSING:
+        """Set a value, or take the name away where the value is `MISSING`; under `ORDER` put the names in order."""
+        if name is ORDER:
+            for first in [first for first in value if first in self.owner]:
+                self.owner[first] = self.owner.pop(first)
+        elif value is MISSING:
             self.owner.pop(name, None)
         else:
             self.owner[name] = value
@@ -98,7 +116,7 @@ class Table:
 
     def described(self, name: Any) -> str:
         """Return what an entry is called in a message."""
-        return f"the entry {name!r} of a dictionary"
+        return str(name.value) if name is ORDER else f"the entry {name!r} of a dictionary"
 
 
 class Attributes(Table):
@@ -185,7 +203,11 @@ class Variables(Table):
 
     def __init__(self, owner: dict[str, Any], names: Iterable[str]) -> None:
         super().__init__(owner)
-        self._names = tuple(names)
+        self._names = dict.fromkeys(names)
+
+    def add(self, other: Variables) -> None:
+        """Take up what other functions name."""
+        self._names |= other._names
 
     def entries(self) -> dict[Any, Any]:
         return {name: self.owner[name] for name in self._names if name in self.owner}
@@ -223,6 +245,32 @@ class Cell(Table):
 
     def described(self, name: Any) -> str:
         return "a variable of the function around a hook or forward"
+
+
+class ContextVariable(Table):
+    """The value of a `contextvars.ContextVar`, where it has one."""
+
+    @property
+    def is_root(self) -> bool:
+        return True
+
+    _NAME = "value"
+
+    def entries(self) -> dict[Any, Any]:
+        try:
+            return {self._NAME: self.owner.get()}  # its default, where nobody has set it
+        except LookupError:
+            return {}
+
+    def value(self, name: Any) -> Any:
+        return self.entries().get(name, MISSING)
+
+    def put(self, name: Any, value: Any) -> None:
+        if value is not MISSING:  # it cannot be without one again
+            self.owner.set(value)
+
+    def described(self, name: Any) -> str:
+        return f"the context variable {self.owner.name!r}"
 
 
 class Members(Table):
@@ -278,7 +326,7 @@ class Items(Table):
 
 
 class Contents(Table):
-    """The numbers of an array, as bytes under one name."""
+    """The numbers of one of numpy's arrays, as bytes under one name."""
 
     _NAME = "contents"
 
@@ -293,6 +341,22 @@ class Contents(Table):
 
     def described(self, name: Any) -> str:
         return f"an array of {self.owner.size} numbers"
+
+
+class Bytes(Contents):
+    """A bytearray, or an array of Python's, as bytes under one name."""
+
+    def entries(self) -> dict[Any, Any]:
+        return {self._NAME: bytes(self.owner)}
+
+    def value(self, name: Any) -> Any:
+        return bytes(self.owner)
+
+    def put(self, name: Any, value: Any) -> None:
+        self.owner[:] = type(self.owner)(self.owner.typecode, value) if isinstance(self.owner, array) else value
+
+    def described(self, name: Any) -> str:
+        return f"a {type(self.owner).__name__}"
 
 
 def ways_to(table: Table, tables: Iterable[Table]) -> list[tuple[Table, Any, Any]]:
@@ -321,14 +385,29 @@ def tables_of(module: nn.Module) -> list[Table]:
     submodules and hooks, and what Python keeps in globals.
     """
     parts = held_by([module, *global_hooks()[0]])
-    tables = [table for part in parts for table in _of(part)]
-    attributes = {id(vars(part)) for part in parts if _has_dictionary(type(part))}
+    tables = _whole([table for part in parts for table in _of(part)])
+    attributes = {id(vars(part)) for part in parts if _has_dictionary(type(part)) or isinstance(part, threading.local)}
     # Behind a class comes its own dictionary.
     attributes.update(id(held) for part in parts if isinstance(part, type) for held in gc.get_referents(vars(part)))
     state = {id(vars(part).get(name)) for part in parts if isinstance(part, nn.Module) for name in _STATE}
     pythons = {id(part.get(name)) for part in parts if type(part) is dict for name in OF_PYTHON}
     left_out = attributes | state | pythons
     return [table for table in tables if type(table) is not Table or id(table.owner) not in left_out]
+
+
+def _whole(tables: Iterable[Table]) -> list[Table]:
+    """The tables with one for the variables of a file, whichever functions name them."""
+    whole: dict[int, Table] = {}
+    others = []
+    for table in tables:
+        known = whole.get(table.key) if isinstance(table, Variables) else None
+        if isinstance(known, Variables):
+            known.add(table)
+        elif isinstance(table, Variables):
+            whole[table.key] = table
+        else:
+            others.append(table)
+    return [*whole.values(), *others]
 
 
 def _of(part: Any) -> Iterator[Table]:
@@ -341,15 +420,21 @@ def _of(part: Any) -> Iterator[Table]:
         yield Members(part)
     elif kind is CellType:
         yield Cell(part)
+    elif kind is ContextVar:
+        yield ContextVariable(part)
     elif kind is FunctionType:
         if not is_installed(part.__code__.co_filename):
             yield Variables(part.__globals__, _globals(part.__code__))
+            yield from (Variables(vars(file), names) for file, names in files_named(part))
             yield Attributes(part)
     elif issubclass(kind, type):
         yield ClassAttributes(part)
     elif kind is np.ndarray:
         if part.nbytes <= _LARGEST_ARRAY and not part.dtype.hasobject and part.flags.writeable:
             yield Contents(part)
+    elif issubclass(kind, bytearray | array):
+        if len(memoryview(part).cast("B")) <= _LARGEST_ARRAY:
+            yield Bytes(part)
     elif has_attributes(kind):
         yield (SlotAttributes if slots_of(kind) else Attributes)(part)
 
@@ -357,7 +442,7 @@ def _of(part: Any) -> Iterator[Table]:
 def has_attributes(kind: type) -> bool:
     """Whether objects of a class have attributes that count as entries: torch's own and others' have not."""
     own = issubclass(kind, nn.Module) or str(kind.__module__).partition(".")[0] not in _SHUT
-    return own and (_has_dictionary(kind) or bool(slots_of(kind)))
+    return own and (_has_dictionary(kind) or bool(slots_of(kind)) or issubclass(kind, threading.local))
 
 
 def _has_dictionary(kind: type) -> bool:

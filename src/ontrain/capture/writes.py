@@ -21,7 +21,7 @@ from torch import nn
 
 from ontrain.capture.structure import Spec, flatten, plain_leaves, unflatten
 from ontrain.capture.sympy_sizes import size_of
-from ontrain.capture.tables import ALL, MISSING, MORE, Items, Table, tables_of
+from ontrain.capture.tables import ALL, MISSING, MORE, ORDER, Items, Members, Table, tables_of
 from ontrain.errors import CaptureError
 from ontrain.internals import of
 from ontrain.sizes import Size
@@ -107,7 +107,8 @@ class Write:
 
     def prepare(self) -> None:
         """Give an entry that there is not yet a value, for others to see that it is there."""
-        if self.name not in (ALL, MORE) and self.name not in self.table.entries():
+        held = isinstance(self.table, Members) or self.name in (ALL, MORE, ORDER)
+        if not held and self.name not in self.table.entries():
             self.table.put(self.name, None)
 
     def take_back(self, before: Mapping[Any, Any]) -> None:
@@ -118,6 +119,8 @@ class Write:
         """
         if isinstance(self.table, Items):
             self.table.put(ALL, list(before.values()))
+        elif self.name is ORDER:
+            self.table.put(ORDER, tuple(before))
         else:
             self.table.put(self.name, before.get(self.name, MISSING))
 
@@ -178,6 +181,10 @@ def _changes(
             yield Write(table, name, was, None), []
         else:
             yield from _written(table, _key(name), was, value, registered)
+    if type(table) is Table:
+        order = [*(name for name in before if name in now), *(name for name in now if name not in before)]
+        if not all(map(operator.is_, order, now)):
+            yield from _written(table, ORDER, tuple(before), tuple(map(_key, now)), registered)
 
 
 def _items_changed(table: Items, before: list[Any], now: list[Any]) -> Iterator[tuple[Any, Any, Any]]:

@@ -235,7 +235,7 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients, the arguments' strides and the thread, where forward's code asks.
+        """What a capture depends on of gradients, the arguments' strides, the thread and torch, where forward asks.
 
         And on which arguments are one tensor.
         """
@@ -245,7 +245,9 @@ class Engine:
         inference = torch.is_inference_mode_enabled() if "is_inference_mode_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if names & FOLLOWED else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
-        return grads, inference, repeated(tensors), layouts, tuple([leaf.requires_grad for leaf in leaves]), thread
+        answers = tuple([ask() for ask in self._cache.watch.questions])
+        followed = tuple([leaf.requires_grad for leaf in leaves])
+        return grads, inference, repeated(tensors), layouts, followed, thread, answers
 
     def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""

@@ -19,7 +19,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MISSING, MORE, Captured, Items, Table, Write, line_text, tables_of, ways_to
+from ontrain.capture import (
+    ALL,
+    MISSING,
+    MORE,
+    Captured,
+    Items,
+    Table,
+    Write,
+    held_by,
+    line_text,
+    tables_of,
+    ways_to,
+)
 from ontrain.errors import CaptureError
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
@@ -126,9 +138,10 @@ def repetitions(
     if not written:
         return []
     writes, functions = [write for write, _ in written], list(functions)
+    named = dict.fromkeys([*functions, *(part for part in held_by([module]) if type(part) is FunctionType)])
     seen = courses(module, args, kwargs, writes)
     if seen is None:
-        seen = Courses([Course.EACH if write.is_repeatable else Course.LOST for write in writes])
+        seen = Courses([_by_names(write, named) for write in writes])
     carried = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.CARRIED]
     if carried and (places := places_of(module, carried, known)):
         raise KeptStateError(places)
@@ -137,7 +150,7 @@ def repetitions(
         if course is Course.ONCE and names:
             course = _by_graph(captured, names)
         elif write.is_repeatable or write.is_bare:
-            course = _by_code(write, course, functions)
+            course = _by_code(write, course, functions, named)
         if write.is_bare and course in (Course.LOST, Course.EACH):  # no later call reads the object
             continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
@@ -210,13 +223,36 @@ def _by_graph(captured: Captured, names: Sequence[str]) -> Course:
     return Course.EACH if all(follows_from_sizes_alone(values[name]) for name in names) else Course.ONCE
 
 
-def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) -> Course:
-    """The course of an attribute by who reads it: two calls with the same arguments do not tell all."""
+def _by_names(write: Write, named: Iterable[FunctionType]) -> Course:
+    """The course of an entry of a module that cannot be called twice: it is read if code names it.
+
+    Args:
+        write: of the entry.
+        named: all functions that forward can come to.
+    """
+    if not write.is_repeatable:
+        return Course.LOST
+    if write.name in (ALL, MORE) or (write.table.has_attributes and not loads_of(write.name, named)):
+        return Course.EACH
+    return Course.CARRIED if write.outputs else Course.VALUE
+
+
+def _by_code(
+    write: Write, course: Course, functions: Sequence[FunctionType], named: Iterable[FunctionType]
+) -> Course:
+    """The course of an attribute by who reads it: two calls with the same arguments do not tell all.
+
+    Args:
+        write: of the attribute.
+        course: that two calls tell.
+        functions: all that forward may run of the user's and of the modules' classes.
+        named: these, and all that can be come to from them.
+    """
     if write.holds_tensors or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
         return course
-    loads = loads_of(write.name, functions)
     if course is Course.ONCE:
-        return course if loads else Course.EACH
+        return course if loads_of(write.name, named) else Course.EACH
+    loads = loads_of(write.name, functions)
     return course if all(loads) and write.before is not MISSING else Course.VALUE
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dis
 import functools
+import logging
 import operator
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from enum import Enum
 from itertools import chain
 from typing import Any, TypeGuard
@@ -18,6 +21,7 @@ import torch
 from torch import nn
 
 from ontrain.capture import is_users
+from ontrain.training.ortmodule.key import Same
 from ontrain.training.ortmodule.namespaces import (
     ATOMS,
     CODE,
@@ -49,8 +53,8 @@ class Scope:
     other bases, and another class of a submodule; functions of the user's that were given other code; globals and
     closures that are numbers, strings, bools or None. What `forward` and the functions of the user's that it calls name
     may also be an enumeration's member, a type, a function or a tuple, or a list, dict, set or array, which are
-    compared by their items, a helper object or another file of the user's, of which the attributes are compared that
-    these functions name.
+    compared by their items, a helper object, what a thread has of its own, or another file of the user's, of which the
+    attributes are compared that these functions name; the value of a context variable; the level of a logger.
 
     Args:
         modules: all submodules of what was captured.
@@ -64,6 +68,7 @@ class Scope:
         self._tables: list[tuple[Callable[[Any], Any], Mapping[str, Any]]] = []
         self._contained: list[tuple[Mapping[str, Any], str]] = []
         self._objects: list[tuple[Mapping[str, Any], str, object]] = []
+        self._answers: list[Callable[[], Any]] = []
         self._opened: dict[int, Mapping[str, Any]] = {}
         self._seen: set[int] = set()
         self._own_names: frozenset[str] | None = None
@@ -135,6 +140,7 @@ class Scope:
             [table[name] is value for table, name, value in self._objects],
             [self.read & attributes.keys() for attributes in self._opened.values()],
             [_content(cell) for cell in self._cells],
+            [answer() for answer in self._answers],
         ]
 
     def _add(self, table: Mapping[str, object], names: Sequence[str]) -> None:
@@ -197,8 +203,12 @@ class Scope:
     def _look_into(self, table: Mapping[str, Any], name: str, file: str) -> None:
         """Compare of a helper object, or of another file of the user's, what the functions name."""
         value = table[name]
+        if isinstance(value, ContextVar | logging.Logger):
+            if not self._unread.has(value, "value"):
+                self._answers.append(functools.partial(_answer, value))
+            return
         module = isinstance(value, types.ModuleType) and is_users(getattr(value, "__file__", None))
-        if not module and not is_helper(value, file):
+        if not module and not is_helper(value, file) and not isinstance(value, threading.local):
             return
         self._objects.append((table, name, value))
         if id(value) in self._seen:
@@ -238,6 +248,17 @@ class Scope:
         if isinstance(value, torch.Tensor):
             return self._outside.seen(value)
         return array_contents(value) if isinstance(value, np.ndarray) else _items_of(value, self._unread)
+
+
+def _answer(value: ContextVar[Any] | logging.Logger) -> Any:
+    """What a context variable, or a logger that forward asks for its level, says."""
+    if isinstance(value, logging.Logger):
+        return value.getEffectiveLevel()
+    try:
+        held = value.get()
+    except LookupError:  # nobody has set it
+        return None
+    return held if isinstance(held, ATOMS) else Same(held)
 
 
 def _items_of(value: Any, unread: Unread, *outer: object) -> Any:

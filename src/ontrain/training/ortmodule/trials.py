@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
+from ontrain.capture import ALL, MORE, ORDER, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
 from ontrain.internals import MODULE_HOOKS, of, without_dispatch_modes
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
 
 __all__ = ["Calls", "alike", "copied", "detached", "of_two_rows", "run", "two_calls"]
+
+
+_SHARED = (type(threading.Lock()), type(threading.RLock()), threading.local, ContextVar, io.IOBase)
+"""What cannot be copied, and may be another module's, too."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,11 @@ def two_calls(
     double, call, copies = copied(module, args, kwargs)
     tables = {write.table.key: write.table.copy_in(copies) for write in writes}
 
+    ordered = {write.table.key for write in writes if write.name is ORDER}
+
     def entries() -> dict[int, dict[Any, Any]]:
-        return {key: table.entries() for key, table in tables.items()}
+        orders = {key: {ORDER: tables[key].value(ORDER)} for key in ordered}
+        return {key: table.entries() | orders.get(key, {}) for key, table in tables.items()}
 
     outside, read = Tables(double), set[tuple[int, Any]]()
     lists = _lists(double, tables, writes, read)
@@ -182,6 +192,9 @@ def copied(
     tensors = (part for part in held if isinstance(part, torch.Tensor))
     # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
     copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
+    kept = [part for part in held if isinstance(part, _SHARED)]
+    files = [value for part in module.modules() for value in vars(part).values() if isinstance(value, ModuleType)]
+    copies.update((id(part), part) for part in (*kept, *files))
     cells = _copy_functions([part for part in held if type(part) is FunctionType and part.__closure__], copies)
     double, call = copy.deepcopy((module, plain), copies)
     for cell, new in cells:

@@ -36,6 +36,7 @@ from ontrain.training.ortmodule.namespaces import (
     place_of,
 )
 from ontrain.training.ortmodule.scope import Scope
+from ontrain.training.ortmodule.surroundings import questions
 
 __all__ = ["Watch", "check_hooks", "hooks_made", "hooks_within", "put_back", "warn_of_hooks"]
 
@@ -67,6 +68,9 @@ class Watch:
         carried: entries with tensors that forward reads, and writes in each call.
         names: the attributes of submodules that forward has read, by the place of the dictionary that has them, as far
             as that is known: nothing else of these submodules matters.
+
+    Attributes:
+        questions: what answers as torch answers forward, see `questions`.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Watch:
         self._others: list[tuple[Mapping[str, Any], str, Any, Any]] = []
         self._without_forward: list[Mapping[str, Any]] = []
         self._scope = Scope(self.modules, self._outside, self._counted)
+        self.questions = questions(self._scope.read)
         held = [
             attributes
             for submodule in self.modules
