@@ -53,7 +53,7 @@ _SHUT = frozenset(
 )
 """Modules whose objects are their own affair."""
 _LARGEST_ARRAY = 1 << 16  # bytes
-_STATE = frozenset({*MODULE_STATE, *MODULE_HOOKS, "training"})
+_STATE = frozenset({*MODULE_STATE, *MODULE_HOOKS})
 
 
 class Table:

@@ -134,9 +134,12 @@ def repetitions(
     Warns:
         UserWarning: a graph cannot write an entry, or is captured anew for each value of it.
     """
-    written = [(w, names) for w, names in captured.written if w.place not in counted and not _is_derived(w)]
+    own = [(w, names) for w, names in captured.written if w.place not in counted and not _is_derived(w)]
+    # A module's mode is part of what a call is known by, and set anew by `model.train()`.
+    modes = [Repetition(write, names, Course.EACH) for write, names in own if _is_mode(write)]
+    written = [(write, names) for write, names in own if not _is_mode(write)]
     if not written:
-        return []
+        return modes
     writes, functions = [write for write, _ in written], list(functions)
     named = dict.fromkeys([*functions, *(part for part in held_by([module]) if type(part) is FunctionType)])
     seen = courses(module, args, kwargs, writes)
@@ -145,7 +148,7 @@ def repetitions(
     carried = [write for write, course in zip(writes, seen.each, strict=True) if course is Course.CARRIED]
     if carried and (places := places_of(module, carried, known)):
         raise KeptStateError(places)
-    tables, repeated = tables_of(module), []
+    tables, repeated = tables_of(module), modes
     for (write, names), course in zip(written, seen.each, strict=True):
         if course is Course.ONCE and names:
             course = _by_graph(captured, names)
@@ -155,9 +158,9 @@ def repetitions(
             continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error(_line_naming(write.table, tables, functions))
-        own = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
+        kept = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
         replacement = MISSING if write.is_repeatable else seen.objects.get(write.place, MISSING)
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), own, replacement))
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), kept, replacement))
         if write.place not in told:
             _tell(write, course, told)
     return repeated
@@ -188,7 +191,7 @@ def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) ->
     Warns:
         UserWarning: it leaves tensors there for others, or adds to a list.
     """
-    writes = [write for write in captured.writes if not _is_derived(write)]
+    writes = [write for write in captured.writes if not _is_derived(write) and not _is_mode(write)]
     if not writes:
         return
     seen = courses(module, args, {}, writes)
@@ -209,6 +212,11 @@ def refuse_writes(module: nn.Module, captured: Captured, args: Sequence[Any]) ->
                 "the value as an output of the model, or train with ORTModule, which repeats them",
                 stacklevel=9,
             )
+
+
+def _is_mode(write: Write) -> bool:
+    """Whether it is the mode of a module, training or evaluation, that forward sets."""
+    return write.name == "training" and isinstance(write.table.owner, nn.Module)
 
 
 def _is_derived(write: Write) -> bool:

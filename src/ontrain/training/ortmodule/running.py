@@ -11,6 +11,7 @@ import torch
 from ontrain.training.ortmodule.entry import Site, as_real
 from ontrain.training.ortmodule.function import Call, without_autocast
 from ontrain.training.ortmodule.keeping import Carried
+from ontrain.training.ortmodule.overlaps import refuse_overlaps
 from ontrain.training.ortmodule.paths import PathDraws, on_path
 
 __all__ = ["drawing_masks", "leads", "run"]
@@ -36,10 +37,13 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
         carried: calls whose gradients wait in buffers.
 
     Raises:
+        InputError: forward writes to a tensor that shares memory with another one.
         OtherPathError: the values of the tensors lead to another path than the capture's.
     """
     entry, session = site.entry, site.entry.session
     inputs = [*_inputs(site, tensors), *masks]
+    if entry.new_inputs:
+        refuse_overlaps(site.ordered(tensors), entry.captured.input_names, entry.new_inputs)
     for number in entry.new_inputs:  # backward reads what it was
         inputs[number] = inputs[number].clone()
     mode = entry.mode(inputs) if torch.is_grad_enabled() or entry.records_gradients() else None
