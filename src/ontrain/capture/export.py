@@ -352,7 +352,7 @@ class Flat(nn.Module):
         with ExitStack() as stack:
             installed = stack.enter_context(unchanged_attributes(self.module, state=False))
             self._containers.refer_to_traced()
-            stack.enter_context(assigned_buffers(self.module))
+            stack.enter_context(assigned_buffers(self.module, refuse_new=self._writes))
             stack.enter_context(same_parts(self.module))
             for matrix in self.matrices:
                 matrix.assemble()

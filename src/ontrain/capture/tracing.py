@@ -156,14 +156,31 @@ def same_parts(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def assigned_buffers(module: nn.Module) -> Iterator[None]:
-    """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only."""
+def assigned_buffers(module: nn.Module, *, refuse_new: bool = False) -> Iterator[None]:
+    """Make `self.buffer = new` a write to the buffer: torch.export records it for the outermost module only.
+
+    Args:
+        module: whose forward is called within.
+        refuse_new: whether forward may register no buffers. Each run of the graph would make them anew.
+
+    Raises:
+        NewBufferError: forward gives a buffer another shape or dtype, or registers one.
+    """
     before = [
         (submodule, name, buffer)
         for submodule in module.modules()
         for name, buffer in of("torch.nn.Module._buffers", submodule).items()
     ]
+    names = {(id(submodule), name) for submodule, name, _ in before}
     yield
+    for submodule in module.modules() if refuse_new else ():
+        registered = [n for n in of("torch.nn.Module._buffers", submodule) if (id(submodule), n) not in names]
+        if registered:
+            raise NewBufferError(
+                f"forward makes the buffer {registered[0]!r} of {type(submodule).__name__}",
+                reason="a graph's state is there when the module is captured",
+                way_out="register it in __init__, or call the model once before it is wrapped",
+            )
     for submodule, name, buffer in before:
         new = of("torch.nn.Module._buffers", submodule).get(name)
         if new is buffer:

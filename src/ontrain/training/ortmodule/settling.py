@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,14 @@ __all__ = ["leaves_attributes", "settled"]
 _PLAIN = (bool, int, float, str, type(None))
 
 
+_Place = tuple[int, str, str]
+"""The number of a submodule, which of its dictionaries it is, and the name there."""
+
+
 def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
     """Give a module what its forward makes of a call once, where later calls find it made.
 
-    That is a buffer of another shape or dtype, and what the first of two calls changes and the second does not:
+    That is a new buffer, one of another shape or dtype, and what the first of two calls changes and the second does not:
     parameters, buffers, and plain attributes such as `self.initialized`. Copies of the module run the calls. All else
     stays as it is, such as statistics, counters and the random state.
 
@@ -37,7 +41,9 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     run(double, call)
     last = _state(double)
     formed = {place: after[place] for place in start if _is_formed(start[place], after[place], last[place])}
-    if not formed or any(_is_of_optimizer(start[place], value) for place, value in formed.items()):
+    new = {place: value for place, value in after.items() if place not in start and place[1] == "buffer"}
+    formed |= new
+    if not formed or any(_is_of_optimizer(start.get(place), value) for place, value in formed.items()):
         return None
     # What autograd holds of a buffer goes into no later call, or that would return something else.
     formed = {place: detached(value) if place[1] == "buffer" else value for place, value in formed.items()}
@@ -51,7 +57,30 @@ def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return None
     before = {place: value for place, value in _state(module).items() if place in formed}
     _put(module, formed)
-    return lambda: _put(module, before)
+    registered = _register(module, double, new)
+
+    def undo() -> None:
+        _put(module, before)
+        for buffers, passing, name in registered:
+            del buffers[name]
+            passing.discard(name)
+
+    return undo
+
+
+def _register(
+    module: nn.Module, double: nn.Module, new: Collection[_Place]
+) -> list[tuple[dict[str, Any], set[str], str]]:
+    """Let new buffers be left out of `state_dict` as those of a copy are; return where each of them is."""
+    passing = "torch.nn.Module._non_persistent_buffers_set"
+    parts, doubles = list(module.modules()), list(double.modules())
+    registered = []
+    for at, _, name in new:
+        names = of(passing, parts[at])
+        if name in of(passing, doubles[at]):
+            names.add(name)
+        registered.append((of("torch.nn.Module._buffers", parts[at]), names, name))
+    return registered
 
 
 def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -65,10 +94,6 @@ def leaves_attributes(module: nn.Module, args: Sequence[Any], kwargs: Mapping[st
     after = _state(double)
     attributes = [{p: value for p, value in state.items() if p[1] == "attribute"} for state in (start, after)]
     return attributes[0] == attributes[1]
-
-
-_Place = tuple[int, str, str]
-"""The number of a submodule, which of its dictionaries it is, and the name there."""
 
 
 def _copied_if_possible(
@@ -110,7 +135,7 @@ def _put(module: nn.Module, values: Mapping[_Place, Any]) -> None:
     names = {(at, kind): own for at, kind, own in _dictionaries(module)}
     for (at, kind, name), value in values.items():
         own = names[at, kind]
-        if isinstance(value, torch.Tensor) and _form(own[name]) == _form(value):
+        if isinstance(value, torch.Tensor) and _form(own.get(name)) == _form(value):
             with torch.no_grad():
                 own[name].copy_(value)
         else:
