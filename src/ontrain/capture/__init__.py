@@ -31,7 +31,13 @@ from ontrain.capture.iterators import (
     holds_iterators as holds_iterators,
     replaced_iterators as replaced_iterators,
 )
-from ontrain.capture.layouts import LAYOUT as LAYOUT, STRIDES as STRIDES, layout as layout, repeated as repeated
+from ontrain.capture.layouts import (
+    LAYOUT as LAYOUT,
+    STRIDES as STRIDES,
+    layout as layout,
+    parameters_among as parameters_among,
+    repeated as repeated,
+)
 from ontrain.capture.masks import DrawnMask as DrawnMask
 from ontrain.capture.module_capture import capture
 from ontrain.capture.names import CLONED as CLONED, FIXED as FIXED, REQUIRES_GRAD as REQUIRES_GRAD

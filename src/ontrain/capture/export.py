@@ -58,6 +58,7 @@ from ontrain.internals import (
     FakeTensorMode,
     GuardOnDataDependentSymNode,
     available,
+    mark_parameter,
     private,
     replaced,
     version_of,
@@ -95,6 +96,7 @@ class Leavings:
         rewritten: the numbers of the input tensors that it writes to.
         reads: the attributes that it reads, if they were noted, see `Reads.by_attributes`.
         hooks: those that it registers.
+        followed: the numbers of the input tensors that it requires a gradient of.
     """
 
     attached: Sequence[AttachedBuffer] = ()
@@ -102,6 +104,7 @@ class Leavings:
     rewritten: Sequence[int] = ()
     reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
     hooks: Sequence[InstalledHook] = ()
+    followed: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -331,6 +334,7 @@ class Flat(nn.Module):
         self._returned, self._run = returned, run
         self._call: Callable[..., Any] = lambda named: call(module, arguments, named)
         self._arguments, self._repeated = list(arguments.arguments), arguments.repeated
+        self._marked = arguments.parameters
         self._containers = Containers(module)
         self.matrices: list[HeldMatrix] = []
         self._leaves, self._begins = leaves, begins
@@ -342,6 +346,8 @@ class Flat(nn.Module):
         self._begins()
         if self._repeated is not None:
             tensors = tuple([tensors[place] for place in self._repeated])
+        for place in self._marked:
+            mark_parameter(tensors[place])
         left = list(tensors)
         named = {}
         for name, spec in self._arguments:
@@ -365,7 +371,7 @@ class Flat(nn.Module):
             owners, versions = Owners(self.module, tensors), list(map(version_of, tensors))
             reads = self._reads
             noted = nullcontext() if reads is None else reads.noted()
-            with FrozenParameters(self.module), noted, refused_iterators(tables.before):
+            with FrozenParameters(self.module, tensors) as frozen, noted, refused_iterators(tables.before):
                 result = self._run(lambda: self._call(named))
             leaves, spec = flatten(result)
             spec = owners.told(spec, leaves)
@@ -374,7 +380,7 @@ class Flat(nn.Module):
             if self._leaves is not None:
                 attached, writes = list(attached_buffers(self.module)), [write for write, _ in changes]
                 known = {} if reads is None else reads.by_attributes()
-                self._leaves(Leavings(attached, writes, rewritten, known, installed))
+                self._leaves(Leavings(attached, writes, rewritten, known, installed, sorted(frozen.followed)))
             written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]
         self._returned(spec)
         self._check_objects(named, tensors)

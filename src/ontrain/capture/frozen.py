@@ -29,13 +29,19 @@ class FrozenParameters(TorchFunctionMode):
 
     Args:
         module: what is traced, with its parameters as the trace has them.
+        inputs: the tensors that forward is called with.
+
+    Attributes:
+        followed: the numbers of the inputs that forward has required a gradient of.
 
     Raises:
         CaptureError: at the end, a parameter requires a gradient and did not before, or the other way round.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, inputs: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
+        self._inputs = {id(tensor): number for number, tensor in enumerate(inputs)}
+        self.followed: set[int] = set()
         self._before = {id(p): (name, p, p.requires_grad) for name, p in module.named_parameters()}
         self._lines: dict[int, str | None] = {}
         self._frozen: set[int] = set()
@@ -52,6 +58,11 @@ class FrozenParameters(TorchFunctionMode):
         if args and id(args[0]) in self._before and (name in ("requires_grad_", "detach_") or function == _SETS):
             result = function(*args, **kwargs or {})
             self._note(args[0])
+            return result
+        if args and id(args[0]) in self._inputs and (name == "requires_grad_" or function == _SETS):
+            result = function(*args, **kwargs or {})
+            follow = self.followed.add if args[0].requires_grad else self.followed.discard
+            follow(self._inputs[id(args[0])])
             return result
         if self._frozen and _computes(function, name):
             args = [self._cut(value) for value in args]

@@ -1,12 +1,13 @@
-"""How the tensors of a call lie in memory, as far as forward may see it: in which order, and which are one tensor."""
+"""What forward may see of a call's tensors beside their values: how they lie in memory, and which are one tensor."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
-__all__ = ["LAYOUT", "STRIDES", "layout", "repeated"]
+__all__ = ["LAYOUT", "STRIDES", "layout", "parameters_among", "repeated"]
 
 STRIDES = frozenset({"as_strided", "stride"})
 """Names of tensors' methods that compute with how far apart numbers lie in memory."""
@@ -37,3 +38,8 @@ def repeated(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
         return None
     places = {id(tensor): place for place, tensor in reversed([*enumerate(tensors)])}
     return tuple([places[id(tensor)] for tensor in tensors])
+
+
+def parameters_among(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Return the numbers of the tensors that are an `nn.Parameter`."""
+    return tuple([number for number, tensor in enumerate(tensors) if isinstance(tensor, nn.Parameter)])

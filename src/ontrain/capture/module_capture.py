@@ -23,7 +23,7 @@ from ontrain.capture.decisions import WAY_OUT, RandomBranchError, ValueBranchErr
 from ontrain.capture.export import PREFIX, Draws, Exported, export, quiet
 from ontrain.capture.guards import GUARDS, Guards
 from ontrain.capture.inspection import Mark, inspected_outputs, recording
-from ontrain.capture.layouts import repeated
+from ontrain.capture.layouts import parameters_among, repeated
 from ontrain.capture.names import Names, State
 from ontrain.capture.phases import Clock, tell_phases
 from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensions
@@ -97,7 +97,7 @@ def capture(
     tensors = [tensor for _, leaves, _ in parts for tensor in leaves]
     positional = sum(name not in kwargs for name, _, _ in parts)
     arguments = tuple((name, spec) for name, _, spec in parts)
-    spec = CallSpec(signature, arguments, positional, repeated(tensors) if writes else None)
+    spec = CallSpec(signature, arguments, positional, repeated(tensors) if writes else None, parameters_among(tensors))
     state = State(module, prefix)
     names = Names(
         inputs=name_inputs(spec, input_names, state.first),
@@ -193,7 +193,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     left = exported.left
     writes = known_writes(left.writes, guards.symbols())
     hooks = [hook for hook in left.hooks if hook.is_lasting]
-    leaves = left.attached or left.writes or left.rewritten or hooks
+    leaves = left.attached or left.writes or left.rewritten or left.followed or hooks
     outside = translated.varying or translated.masks
     whole = not (leaves or exported.decisions or exported.course or outside)
     if cache is not None and whole:
@@ -205,6 +205,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
         decisions=translated.path, counts=list(counts(writes)),
         returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
         writes=writes, rewritten=left.rewritten, reads=left.reads, hooks=hooks,
+        followed=left.followed,
     )  # fmt: skip
 
 

@@ -241,12 +241,14 @@ class CallSpec:
 
     The first `positional` arguments were given by position: hooks and decorators of `forward` see the difference.
     `repeated` says of each tensor where it comes first, if some are one and the same, and forward is to find them so.
+    `parameters` are the numbers of those that are an `nn.Parameter`.
     """
 
     signature: inspect.Signature
     arguments: tuple[tuple[str, Spec], ...]
     positional: int
     repeated: tuple[int, ...] | None = None
+    parameters: tuple[int, ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a later call in the order of the captured one.

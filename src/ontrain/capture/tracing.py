@@ -181,10 +181,12 @@ def assigned_buffers(module: nn.Module, *, refuse_new: bool = False) -> Iterator
                 reason="a graph's state is there when the module is captured",
                 way_out="register it in __init__, or call the model once before it is wrapped",
             )
-    for submodule, name, buffer in before:
-        new = of("torch.nn.Module._buffers", submodule).get(name)
-        if new is buffer:
-            continue
+    own = {id(buffer) for _, _, buffer in before if buffer is not None}
+    now = [of("torch.nn.Module._buffers", submodule).get(name) for submodule, name, _ in before]
+    changed = [(*place, new) for place, new in zip(before, now, strict=True) if new is not place[2]]
+    # What is another buffer, as in `self.a, self.b = self.b, self.a`, is written to meanwhile.
+    changed = [(*place, new.clone() if id(new) in own else new) for *place, new in changed]
+    for submodule, name, buffer, new in changed:
         if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
             raise NewBufferError(
                 f"forward gives buffer {name!r} of {type(submodule).__name__} another shape or dtype, or none",

@@ -28,6 +28,7 @@ __all__ = [
     "check_all",
     "injected",
     "lost_calls_refused",
+    "mark_parameter",
     "of",
     "private",
     "replaced",
@@ -78,6 +79,11 @@ def of(name: str, instance: Any) -> Any:
 def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was written to; 0 for one made in inference mode, where torch does not count."""
     return 0 if tensor.is_inference() else int(of("torch.Tensor._version", tensor))
+
+
+def mark_parameter(tensor: torch.Tensor) -> None:
+    """Let a tensor be an `nn.Parameter` to `isinstance`."""
+    setattr(tensor, _ATTRIBUTES["torch.nn.Parameter._is_param"], True)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ __all__ = [
     "keeps_a_store",
     "knows_casts",
     "logs_under_its_name",
-    "makes_sparse",
+    "makes_sparse", "marks_parameters",
     "maps_trees",
     "number",
     "returns",
@@ -102,6 +102,13 @@ def counts_writes(_: object) -> None:
     before = x._version
     x.add_(1)
     expect(x._version > before, "a write is not counted")
+
+
+def marks_parameters(_: object) -> None:
+    """A tensor that has it is an `nn.Parameter` to `isinstance`."""
+    x: Any = torch.ones(2)
+    x._is_param = True
+    expect(isinstance(x, nn.Parameter), "a tensor that has it is no parameter")
 
 
 def shows_places(_: object) -> None:

@@ -270,6 +270,8 @@ TABLE: tuple[Row, ...] = (
     Row("torch.nn.Module._apply", "convert the wrapped module with its wrapper", None, "ORTModule.to"),
     Row("torch.Tensor._version", "notice writes to tensors", o.counts_writes, "ORTModule, and ORTTrainer on a module",
         of_instance=True),
+    Row("torch.nn.Parameter._is_param", "have forward find that an argument is a parameter", o.marks_parameters,
+        "an argument that is an nn.Parameter", of_instance=True),
     *(
         Row(f"torch.Tensor.{name}", "refuse hooks on parameters", o.tables_of_parameter_hooks, "ORTTrainer on a module",
             of_instance=True)

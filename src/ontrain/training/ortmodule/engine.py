@@ -20,6 +20,7 @@ from ontrain.capture import (
     bind,
     flatten,
     layout,
+    parameters_among,
     refuse_lazy,
     refuse_scripted,
     repeated,
@@ -235,7 +236,7 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients, the arguments' strides, the thread and torch, where forward asks.
+        """What a capture depends on of gradients, the arguments' strides and classes, the thread and torch, where asked.
 
         And on which arguments are one tensor.
         """
@@ -244,10 +245,11 @@ class Engine:
         grads = torch.is_grad_enabled() if names & (MODES | FOLLOWED | {"is_grad_enabled"}) else None
         inference = torch.is_inference_mode_enabled() if "is_inference_mode_enabled" in names else None
         leaves = (*tensors, *self.module.parameters()) if names & FOLLOWED else ()
+        parameters = parameters_among(tensors) if names & {"Parameter", "Tensor"} else ()
         thread = threading.get_ident() if self._by_thread or names & _THREAD else None
         answers = tuple([ask() for ask in self._cache.watch.questions])
         followed = tuple([leaf.requires_grad for leaf in leaves])
-        return grads, inference, repeated(tensors), layouts, followed, thread, answers
+        return grads, inference, repeated(tensors), layouts, followed, parameters, thread, answers
 
     def _site(self, request: Request) -> Site:
         """Return the way to a capture that may hold for a call; those that were tried and do not hold are passed by."""

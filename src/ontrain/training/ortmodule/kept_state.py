@@ -157,6 +157,13 @@ class _Keeping(nn.Module):
                     place.put(content, within=True)
 
 
+def _outside_of_inference(left: Any) -> Any:
+    """What a call under torch.inference_mode leaves, for later calls that record gradients and write to it."""
+    tensors, spec = flatten(left)
+    with torch.inference_mode(False):
+        return unflatten(spec, [tensor.clone() for tensor in tensors])
+
+
 def _copied(value: Any) -> Any:
     """A value with containers of its own."""
     if value is MISSING or isinstance(value, (torch.Tensor, *PLAIN)):
@@ -189,6 +196,8 @@ class KeptState:
         values = {str(number): place.value() for number, place in enumerate(self._places)}
         state = {number: _copied(value) for number, value in values.items() if value is not MISSING}
         result, left = self.engine((state, args, dict(kwargs)), {})
+        if torch.is_inference_mode_enabled():
+            left = _outside_of_inference(left)
         for number, place in enumerate(self._places):
             within, value = left.get(str(number), (False, MISSING))
             place.put(value, within=within)

@@ -41,6 +41,8 @@ def run(site: Site, tensors: Sequence[torch.Tensor], masks: Sequence[torch.Tenso
         OtherPathError: the values of the tensors lead to another path than the capture's.
     """
     entry, session = site.entry, site.entry.session
+    for number in entry.captured.followed:
+        site.ordered(tensors)[number].requires_grad_()
     inputs = [*_inputs(site, tensors), *masks]
     if entry.new_inputs:
         refuse_overlaps(site.ordered(tensors), entry.captured.input_names, entry.new_inputs)
