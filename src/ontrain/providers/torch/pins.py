@@ -100,13 +100,27 @@ def _pin_updates(graph: ir.Graph, state: TorchState, constants: Constants) -> tu
             continue  # the update's own lowering writes in place
         readers = [position[use.node] for use in inputs[target].uses()]
         direct = (
-            producer is not None and _writes_over(producer) and all(reader <= position[producer] for reader in readers)
+            producer is not None
+            and _writes_over(producer)
+            and all(reader <= position[producer] for reader in readers)
+            and not _is_shown(inputs[target], value)
         )
         if direct:
             pins[value] = resident
         else:
             late.append(Late(value, resident))
     return pins, late
+
+
+def _is_shown(state: ir.Value, update: ir.Value) -> bool:
+    """Whether another output than its update may show the memory of a state: what a second state becomes, say."""
+    shown = [state]
+    for value in shown:
+        if value.is_graph_output() and value is not update:
+            return True
+        views = (use.node for use in value.uses() if use.idx == 0 and record_of(use.node).view is not View.NONE)
+        shown += [output for node in views for output in node.outputs]
+    return False
 
 
 def _writes_over(node: ir.Node) -> bool:

@@ -18,7 +18,7 @@ from ontrain.providers.torch.emitter import Emitter
 from ontrain.providers.torch.instructions import Instruction, outside
 from ontrain.providers.torch.lowering.nodes import lower_nodes
 from ontrain.providers.torch.pins import place_module, place_step
-from ontrain.providers.torch.placement import Placement
+from ontrain.providers.torch.placement import Late, Placement
 from ontrain.providers.torch.plan import ALWAYS, HELD_LONG, outside_bytes, plan_memory
 from ontrain.providers.torch.residents import Residents
 from ontrain.providers.torch.settings import Settings
@@ -102,8 +102,7 @@ def _compile(
     for snapshot in placement.snapshots:
         e.copy(snapshot.resident, snapshot.copy)
     lower_nodes(e, forward)
-    for late in placement.late:
-        e.copy(e.value(late.value), late.resident)
+    _update(e, placement.late)
     handed_out = {v.name or "": e.there(_row_major(e, e.value(v))) for v in outputs}
     e.run(outside, *handed_out.values())
     cut = len(e.program)
@@ -119,6 +118,18 @@ def _compile(
         outputs=handed_out, gradients=placement.gradients, other_gradients=others, generators=e.generators,
         nbytes=nbytes, outside_nbytes=outside_bytes(e.program), joined=e.joined,
     )  # fmt: skip
+
+
+def _update(e: Emitter, updates: Sequence[Late]) -> None:
+    """Write to residents what they are from now on; one that becomes what another was reads it first."""
+    residents = {late.resident.storage.root() for late in updates}
+    values = []
+    for late in updates:
+        value = e.value(late.value)
+        is_shown = value is not late.resident and value.storage.root() in residents
+        values.append(e.cast(value, value.dtype) if is_shown else value)
+    for late, value in zip(updates, values, strict=True):
+        e.copy(value, late.resident)
 
 
 def _row_major(e: Emitter, buf: Buf) -> Buf:
