@@ -1,9 +1,10 @@
-"""Texts and keys that a forward makes of sizes: `self.tables[str(x.shape[1])]` depends on the size.
+"""Texts and keys that a forward makes of sizes, and of tensors: `self.tables[str(x.shape[1])]` depends on the size.
 
     self.tables[f"{n}"]                  →  the number; the graph holds for this size alone
     len(set(lengths.tolist()))           →  the numbers of the batch at hand; the graph holds for these alone
     torch._assert(ok, f"{n} rows")       →  the number of the batch at hand; any size goes on with the graph
     raise ValueError(f"{n} rows")
+    self.tables[f"{x.mean()}"]           →  refused: no number is known while a forward is traced
 
 torch's own numbers write down the symbol by which a trace knows a size, and are no keys of sets and dictionaries.
 """
@@ -24,7 +25,9 @@ from typing import Any
 import torch
 
 from ontrain.capture.autograd import traced_here
-from ontrain.capture.source import is_foreign
+from ontrain.capture.source import current_line, is_foreign, is_machinery, is_users
+from ontrain.capture.ways_out import BROKEN
+from ontrain.errors import CaptureError
 from ontrain.internals import substituted
 
 __all__ = ["texts_of_sizes"]
@@ -41,10 +44,14 @@ def texts_of_sizes() -> Iterator[None]:
     """Have texts of sizes hold their numbers, and a graph hold for these alone unless the text is a message.
 
     A number that follows from values may be a key of a set or a dictionary, too.
+
+    Raises:
+        CaptureError: from within the forward, where the user's own code makes a text of a tensor and computes with it.
     """
     texts = [(kind, "__repr__", _writing(vars(kind)["__repr__"], plain)) for kind, plain in _KINDS.items()]
     key = _key(vars(torch.SymInt)["__hash__"])
-    with substituted([*texts, (torch.SymInt, "__hash__", key)]):
+    tensors = [(torch.Tensor, name, _showing(getattr(torch.Tensor, name))) for name in ("__repr__", "__format__")]
+    with substituted([*texts, (torch.SymInt, "__hash__", key), *tensors]):
         yield
 
 
@@ -79,6 +86,28 @@ def _writing(own: Callable[[Any], str], plain: Callable[[Any], Any]) -> Callable
     return write
 
 
+def _showing(own: Callable[..., str]) -> Callable[..., str]:
+    """Refuse a text of the numbers in a tensor without values, unless it is a message, which may say what it likes."""
+
+    def show(tensor: torch.Tensor, *args: Any, **named: Any) -> str:
+        frame = sys._getframe(1)
+        if is_machinery(frame.f_code.co_filename) and frame.f_back is not None:  # what else stands for the function
+            frame = frame.f_back
+        computes = is_users(frame.f_code.co_filename) and not _in_message(frame)
+        if not computes or type(tensor) is torch.Tensor or not traced_here():
+            return own(tensor, *args, **named)
+        if args and not tensor.ndim and not tensor.is_floating_point():  # a name of a submodule, as of an expert
+            return own(tensor, *args, **named)
+        raise CaptureError(
+            "forward makes a text of the numbers in a tensor, and computes with it",
+            source=current_line(),
+            reason="a graph has numbers when it runs, and texts when it is captured",
+            way_out=f"compare the number itself, as in `if y.mean() < 0`; or {BROKEN}",
+        )
+
+    return show
+
+
 def _in_message(frame: FrameType) -> bool:
     """Whether what a frame is computing is part of a message."""
     first, last, begin, end = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
@@ -103,15 +132,19 @@ def _messages(file: str) -> list[_Span]:
         elif isinstance(node, ast.Call):
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
             name = _name(node.func)
-            parts += [part for part in arguments if name == "print" or (_SHOWS.search(name) and _is_text(part))]
+            # What print is given becomes a text in the call itself.
+            shown = [part for part in arguments if _SHOWS.search(name) and _is_text(part)]
+            parts += [node] if name == "print" else shown
     return [_span(part) for part in parts if part is not None]
 
 
 def _is_text(part: ast.expr) -> bool:
-    """Whether an expression writes a text: f"{n}", "%d" % n, "{}".format(n), or a sum of those."""
+    """Whether an expression writes a text: f"{n}", "%d" % n, "{}".format(n), str(n), or a sum of those."""
     if isinstance(part, ast.BinOp):
         return _is_text(part.left) or (isinstance(part.op, ast.Add) and _is_text(part.right))
     if isinstance(part, ast.Call):
+        if isinstance(part.func, ast.Name):
+            return part.func.id in ("repr", "str")
         return isinstance(part.func, ast.Attribute) and part.func.attr == "format" and _is_text(part.func.value)
     return isinstance(part, ast.JoinedStr) or (isinstance(part, ast.Constant) and isinstance(part.value, str))
 

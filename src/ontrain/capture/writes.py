@@ -101,14 +101,18 @@ class Write:
     @property
     def problem(self) -> str:
         """What a warning says of a value that a graph cannot write."""
+        if self.is_repeatable and self.name in (ALL, MORE):
+            return f"reads what its earlier calls have added to {self}; a graph adds nothing to it and reads nothing of it."
         if self.spec is not None and any(isinstance(leaf, Size) for leaf in plain_leaves(self.spec)):
             return f"changes {self} by the values of tensors; a graph leaves it as it is. Keep the number in a buffer."
         return f"writes to {self} what a graph cannot write; it stays as it was. Return it from forward if you need it."
 
     def prepare(self) -> None:
         """Give an entry that there is not yet a value, for others to see that it is there."""
-        held = isinstance(self.table, Members) or self.name in (ALL, MORE, ORDER)
-        if not held and self.name not in self.table.entries():
+        is_read = not self.table.has_attributes and not self.is_repeatable
+        if is_read or isinstance(self.table, Members) or self.name in (ALL, MORE, ORDER):
+            return  # code would take it for what forward has written
+        if self.name not in self.table.entries():
             self.table.put(self.name, None)
 
     def take_back(self, before: Mapping[Any, Any]) -> None:
@@ -276,7 +280,8 @@ def _key(name: Any) -> Any:
 
 
 def _is_fixed(name: Any) -> bool:
-    return all(map(_is_fixed, name)) if isinstance(name, tuple) else isinstance(name, _PLAIN)
+    """Whether a name is one of later calls, too: a method's cache has the module that it is of among its names."""
+    return all(map(_is_fixed, name)) if isinstance(name, tuple) else isinstance(name, (*_PLAIN, nn.Module))
 
 
 def _holds_tensors(value: Any) -> bool:
