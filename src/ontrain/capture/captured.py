@@ -56,6 +56,7 @@ class Captured:
         rewritten: the numbers of the inputs that forward writes to.
         hooks: those that forward registers on parts of the module; they were taken back.
         followed: the numbers of the inputs that forward requires a gradient of.
+        changed_arguments: those whose dictionaries and lists forward changes.
         returns_writes: whether the tensors in what it writes, and these inputs, are outputs of the graph.
         reads: the names of the attributes that forward looks up, by the place in memory of the dictionary that has a
             submodule's attributes. Nothing is known of a submodule that is not there.
@@ -87,6 +88,7 @@ class Captured:
     reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
     hooks: Sequence[InstalledHook] = ()
     followed: Sequence[int] = ()
+    changed_arguments: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property

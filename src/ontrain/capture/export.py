@@ -97,6 +97,7 @@ class Leavings:
         reads: the attributes that it reads, if they were noted, see `Reads.by_attributes`.
         hooks: those that it registers.
         followed: the numbers of the input tensors that it requires a gradient of.
+        arguments: those whose dictionaries and lists it changes.
     """
 
     attached: Sequence[AttachedBuffer] = ()
@@ -105,6 +106,7 @@ class Leavings:
     reads: Mapping[int, frozenset[str]] = field(default_factory=dict)
     hooks: Sequence[InstalledHook] = ()
     followed: Sequence[int] = ()
+    arguments: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -377,32 +379,42 @@ class Flat(nn.Module):
             spec = owners.told(spec, leaves)
             changes = tables.changes()
             rewritten = [place for place, tensor in enumerate(tensors) if version_of(tensor) != versions[place]]
+            arguments = self._changed_arguments(named, tensors)
             if self._leaves is not None:
                 attached, writes = list(attached_buffers(self.module)), [write for write, _ in changes]
                 known = {} if reads is None else reads.by_attributes()
-                self._leaves(Leavings(attached, writes, rewritten, known, installed, sorted(frozen.followed)))
+                self._leaves(
+                    Leavings(attached, writes, rewritten, known, installed, sorted(frozen.followed), arguments)
+                )
             written = [tensor for _, parts in changes for tensor in parts] + [tensors[place] for place in rewritten]
         self._returned(spec)
-        self._check_objects(named, tensors)
         check_plain(spec)
         check_functions(leaves)
         return (*leaves, *(written if self._writes else ()))
 
-    def _check_objects(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> None:
-        """Refuse a forward that gives an object among its arguments other tensors: the caller would not see them."""
-        start = 0
+    def _changed_arguments(self, named: Mapping[str, Any], tensors: Sequence[torch.Tensor]) -> list[str]:
+        """The arguments whose dictionaries and lists forward changes.
+
+        Raises:
+            CaptureError: it gives an object among its arguments other tensors: the caller would not see them.
+        """
+        start, changed = 0, []
         for name, spec in self._arguments:
             before = tensors[start : start + spec.tensors()]
             start += spec.tensors()
-            if not has_objects(spec):
+            if not spec.children:
                 continue
             after, now = flatten(named[name])
-            if now != spec or any(a is not b for a, b in zip(after, before, strict=True)):
+            if now == spec and all(a is b for a, b in zip(after, before, strict=True)):
+                continue
+            changed.append(name)
+            if has_objects(spec):
                 raise CaptureError(
                     f"forward changes the object that it gets as {name!r}",
                     reason="a graph returns new tensors, and leaves the objects of its caller as they are",
                     way_out="return what is new, and leave the argument as it is",
                 )
+        return changed
 
 
 @contextmanager

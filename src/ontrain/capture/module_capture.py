@@ -193,7 +193,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     left = exported.left
     writes = known_writes(left.writes, guards.symbols())
     hooks = [hook for hook in left.hooks if hook.is_lasting]
-    leaves = left.attached or left.writes or left.rewritten or left.followed or hooks
+    leaves = left.attached or left.writes or left.rewritten or left.followed or left.arguments or hooks
     outside = translated.varying or translated.masks
     whole = not (leaves or exported.decisions or exported.course or outside)
     if cache is not None and whole:
@@ -205,7 +205,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
         decisions=translated.path, counts=list(counts(writes)),
         returns_writes=names.writes, course=exported.course, masks=translated.masks, attached=left.attached,
         writes=writes, rewritten=left.rewritten, reads=left.reads, hooks=hooks,
-        followed=left.followed,
+        followed=left.followed, changed_arguments=left.arguments,
     )  # fmt: skip
 
 

@@ -46,8 +46,8 @@ from ontrain.training.ortmodule.own_mode import FOLLOWED, MODES
 from ontrain.training.ortmodule.paths import OtherPathError, new_path, warn_of_courses
 from ontrain.training.ortmodule.plain_numbers import PlainNumbers
 from ontrain.training.ortmodule.recaptures import Recaptures
-from ontrain.training.ortmodule.refusals import common_device, refuse_transforms
-from ontrain.training.ortmodule.repeating import Repetition, repetitions
+from ontrain.training.ortmodule.refusals import common_device, refuse_transforms, refuse_views
+from ontrain.training.ortmodule.repeating import Repetition, repetitions, warn_of_arguments
 from ontrain.training.ortmodule.request import Request
 from ontrain.training.ortmodule.running import drawing_masks, run
 from ontrain.training.ortmodule.settling import leaves_attributes, settled
@@ -388,7 +388,10 @@ class Engine:
             under_no_grad=under_no_grad, paths=self._paths, course=course,
             varies=self._varies, writes_parameters=self._writes, reads=self._changes,
         )  # fmt: skip
+        refuse_views(captured)
         warn_of_hooks(self.module, self._installed.all)
+        if not self._places:  # which forward changes as attributes of its own
+            warn_of_arguments(captured)
         self._by_thread |= any(_is_of_thread(write.name) for write in captured.writes)
         # Tracing runs forward, which may set attributes itself.
         functions = self._cache.watch.functions

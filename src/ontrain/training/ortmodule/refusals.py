@@ -8,10 +8,12 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from ontrain.errors import InputError
+from ontrain.capture import Captured
+from ontrain.errors import CaptureError, InputError
+from ontrain.graph import updates_of
 from ontrain.internals import FakeTensor, of, private
 
-__all__ = ["DeviceError", "TracedError", "common_device", "refuse_transforms"]
+__all__ = ["DeviceError", "TracedError", "common_device", "refuse_transforms", "refuse_views"]
 
 
 class DeviceError(InputError):
@@ -45,6 +47,24 @@ def refuse_transforms(tensors: Sequence[torch.Tensor]) -> None:
         f"an ORTModule is called within {what}", reason="its graph runs on real tensors, and only backward follows it",
         way_out="use the plain module there, which is the attribute .module",
     )  # fmt: skip
+
+
+def refuse_views(captured: Captured) -> None:
+    """Refuse a forward that writes to a buffer and reads a tensor outside of the module's state that shares its memory.
+
+    Raises:
+        CaptureError: names the buffer.
+    """
+    updated = {updates_of(value) for value in captured.model.graph.outputs}
+    written = {t.untyped_storage().data_ptr(): n for n, t in captured.buffers.items() if n in updated and t.numel()}
+    outside = [*captured.constants, *captured.varying.values()] if written else []
+    for tensor in (tensor for tensor in outside if tensor.layout is torch.strided and tensor.numel()):
+        if (name := written.get(tensor.untyped_storage().data_ptr())) is not None:
+            raise CaptureError(
+                f"forward writes to buffer {name!r}, and reads a tensor that shares its memory",
+                reason="a graph has a value for each of the two, and a write to one is not seen in the other",
+                way_out=f"take the tensor out of the buffer in forward, as in self.{name}[0]",
+            )
 
 
 def common_device(module: nn.Module, tensors: Sequence[torch.Tensor]) -> torch.device:

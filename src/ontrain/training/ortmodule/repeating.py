@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import linecache
 import warnings
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -32,6 +33,7 @@ from ontrain.capture import (
     tables_of,
     ways_to,
 )
+from ontrain.capture.ways_out import BROKEN
 from ontrain.errors import CaptureError
 from ontrain.graph import follows_from_sizes_alone
 from ontrain.training.ortmodule.counting import loads_of
@@ -40,12 +42,15 @@ from ontrain.training.ortmodule.derived import deriving_hooks
 from ontrain.training.ortmodule.kept_state import KeptStateError, Place, places_of
 from ontrain.training.ortmodule.left import Left
 
-__all__ = ["Repetition", "refuse_writes", "repetitions", "write_input"]
+__all__ = ["Repetition", "refuse_writes", "repetitions", "warn_of_arguments", "write_input"]
 
 _EACH_OUT = "keep it in a buffer, self.register_buffer(name, torch.tensor(0)), or train with ORTModule"
 _ONCE_OUT = (
     "call the model once before it is given to the trainer, so that it finds it written, or train with ORTModule"
 )
+
+
+_WEAK: Any = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,20 @@ class Repetition:
         if course is Course.MORE:
             value = write.table.value(write.name) + value - write.before
         write.table.put(ALL if course is Course.ANEW else write.name, value)
+
+
+def warn_of_arguments(captured: Captured) -> None:
+    """Warn of the dictionaries and lists among the arguments of a call that forward changes.
+
+    Warns:
+        UserWarning: names the argument.
+    """
+    for name in captured.changed_arguments:
+        warnings.warn(
+            f"forward changes a dictionary or list that it gets in {name!r}; the caller's stays as it was: return what "
+            "is new",
+            stacklevel=6,
+        )
 
 
 def write_input(tensor: torch.Tensor, value: torch.Tensor) -> None:
@@ -142,6 +161,7 @@ def repetitions(
         return modes
     writes, functions = [write for write, _ in written], list(functions)
     named = dict.fromkeys([*functions, *(part for part in held_by([module]) if type(part) is FunctionType)])
+    _refuse_weak(module, writes, functions)
     seen = courses(module, args, kwargs, writes)
     if seen is None:
         seen = Courses([_by_names(write, named) for write in writes])
@@ -166,12 +186,33 @@ def repetitions(
     return repeated
 
 
+def _refuse_weak(module: nn.Module, writes: Sequence[Write], functions: Sequence[FunctionType]) -> None:
+    """Refuse a forward that writes to a container of a module's whose entries go with their keys or values.
+
+    Raises:
+        CaptureError: names it.
+    """
+    held = [(name, value) for part in module.modules() for name, value in vars(part).items()]
+    weak = {id(value.data): (name, value) for name, value in held if isinstance(value, _WEAK)}
+    for name, value in (weak[write.table.key] for write in writes if write.table.key in weak):
+        raise CaptureError(
+            f"forward writes to the {type(value).__name__} {name!r}",
+            source=_first_line(functions, name),
+            reason="a call of a graph cannot tell which of its entries are still there",
+            way_out=f"keep what it holds in a dictionary or a set, under the names of parameters or modules; or {BROKEN}",
+        )
+
+
 def _line_naming(table: Table, tables: Iterable[Table], functions: Iterable[FunctionType]) -> str | None:
     """Return "file.py:12: code" for the first line outside of __init__ that names the way to a table, if any does."""
-    names = [name for _, name, _ in ways_to(table, tables)[:1]]
+    return next((_first_line(functions, name) for _, name, _ in ways_to(table, tables)[:1]), None)
+
+
+def _first_line(functions: Iterable[FunctionType], name: object) -> str | None:
+    """Return "file.py:12: code" for the first line outside of __init__ that has a name, if any has."""
     for function in (function for function in functions if function.__name__ != "__init__"):
         for step in dis.get_instructions(function.__code__):
-            if step.argval in names and step.positions is not None and step.positions.lineno is not None:
+            if step.argval == name and step.positions is not None and step.positions.lineno is not None:
                 file, line = function.__code__.co_filename, step.positions.lineno
                 return line_text(file, line, linecache.getline(file, line))
     return None
@@ -245,9 +286,7 @@ def _by_names(write: Write, named: Iterable[FunctionType]) -> Course:
     return Course.CARRIED if write.outputs else Course.VALUE
 
 
-def _by_code(
-    write: Write, course: Course, functions: Sequence[FunctionType], named: Iterable[FunctionType]
-) -> Course:
+def _by_code(write: Write, course: Course, functions: Sequence[FunctionType], named: Iterable[FunctionType]) -> Course:
     """The course of an attribute by who reads it: two calls with the same arguments do not tell all.
 
     Args:

@@ -19,7 +19,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from ontrain.capture import ALL, MORE, ORDER, GeneratorStates, Table, Tables, Write, flatten, held_by, tables_of, unflatten
+from ontrain.capture import (
+    ALL,
+    MORE,
+    ORDER,
+    GeneratorStates,
+    Table,
+    Tables,
+    Write,
+    flatten,
+    held_by,
+    tables_of,
+    unflatten,
+)
 from ontrain.internals import MODULE_HOOKS, of, without_dispatch_modes
 from ontrain.training.inspection import inspects
 from ontrain.training.ortmodule.noting import NotingList, NotingNumber
