@@ -63,10 +63,11 @@ from ontrain.capture.tables import (
     ALL as ALL,
     MISSING as MISSING,
     MORE as MORE,
-    ORDER as ORDER,
     OF_PYTHON as OF_PYTHON,
+    ORDER as ORDER,
     Items as Items,
     Table as Table,
+    has_attributes as has_attributes,
     tables_of as tables_of,
     ways_to as ways_to,
 )

@@ -397,16 +397,15 @@ def tables_of(module: nn.Module) -> list[Table]:
 
 def _whole(tables: Iterable[Table]) -> list[Table]:
     """The tables with one for the variables of a file, whichever functions name them."""
-    whole: dict[int, Table] = {}
-    others = []
+    whole: dict[int, Variables] = {}
+    others: list[Table] = []
     for table in tables:
-        known = whole.get(table.key) if isinstance(table, Variables) else None
-        if isinstance(known, Variables):
-            known.add(table)
-        elif isinstance(table, Variables):
-            whole[table.key] = table
-        else:
+        if not isinstance(table, Variables):
             others.append(table)
+        elif table.key in whole:
+            whole[table.key].add(table)
+        else:
+            whole[table.key] = table
     return [*whole.values(), *others]
 
 

@@ -102,7 +102,7 @@ class Write:
     def problem(self) -> str:
         """What a warning says of a value that a graph cannot write."""
         if self.is_repeatable and self.name in (ALL, MORE):
-            return f"reads what its earlier calls have added to {self}; a graph adds nothing to it and reads nothing of it."
+            return f"reads what its earlier calls have added to {self}; a graph adds nothing to it, and reads nothing."
         if self.spec is not None and any(isinstance(leaf, Size) for leaf in plain_leaves(self.spec)):
             return f"changes {self} by the values of tensors; a graph leaves it as it is. Keep the number in a buffer."
         return f"writes to {self} what a graph cannot write; it stays as it was. Return it from forward if you need it."

@@ -63,6 +63,7 @@ def courses(
             calls, read = _compared(writes, functools.partial(call, disturbed=disturbed))
         except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
             continue
+        read = read or _read_by_other_calls(writes, call)
         return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.objects)
     return None
 
@@ -138,6 +139,16 @@ def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Call
         return calls, []
     read = [write for write in writes if _depends_on(write, calls, call)]
     return calls, read or list(writes)
+
+
+def _read_by_other_calls(writes: Sequence[Write], call: Callable[..., Calls]) -> list[Write]:
+    """The entries on which a second call with other values depends: a running mean of one batch is that of two."""
+    if all(write.holds_tensors for write in writes):
+        return []
+    try:
+        return _compared(writes, functools.partial(call, other=True))[1]
+    except Exception:  # noqa: BLE001 - forward may refuse other values
+        return []
 
 
 def _depends_on(write: Write, calls: Calls, call: Callable[..., Calls]) -> bool:

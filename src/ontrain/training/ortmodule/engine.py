@@ -236,9 +236,9 @@ class Engine:
         return tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self._written
 
     def _asked(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """What a capture depends on of gradients, the arguments' strides and classes, the thread and torch, where asked.
+        """What a capture depends on that forward's code asks: of gradients, the arguments, the thread and torch.
 
-        And on which arguments are one tensor.
+        And which arguments are one tensor.
         """
         names = self._cache.watch.read
         layouts = tuple([layout(t, exact=bool(names & STRIDES)) for t in tensors]) if names & LAYOUT else ()

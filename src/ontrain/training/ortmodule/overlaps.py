@@ -49,4 +49,4 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _end(tensor: torch.Tensor) -> int:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps) + 1
+    return int(tensor.storage_offset()) + sum((size - 1) * stride for size, stride in steps) + 1

@@ -199,7 +199,7 @@ def _refuse_weak(module: nn.Module, writes: Sequence[Write], functions: Sequence
             f"forward writes to the {type(value).__name__} {name!r}",
             source=_first_line(functions, name),
             reason="a call of a graph cannot tell which of its entries are still there",
-            way_out=f"keep what it holds in a dictionary or a set, under the names of parameters or modules; or {BROKEN}",
+            way_out=f"keep what it holds in a dictionary or a set, under names of parameters or modules; or {BROKEN}",
         )
 
 

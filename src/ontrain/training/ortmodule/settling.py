@@ -24,9 +24,9 @@ _Place = tuple[int, str, str]
 def settled(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], None] | None:
     """Give a module what its forward makes of a call once, where later calls find it made.
 
-    That is a new buffer, one of another shape or dtype, and what the first of two calls changes and the second does not:
-    parameters, buffers, and plain attributes such as `self.initialized`. Copies of the module run the calls. All else
-    stays as it is, such as statistics, counters and the random state.
+    That is a new buffer, one of another shape or dtype, and what the first of two calls changes and the second does
+    not: parameters, buffers, and plain attributes such as `self.initialized`. Copies of the module run the calls. All
+    else stays as it is, such as statistics, counters and the random state.
 
     Returns:
         what undoes it; None if there is nothing of the kind, forward returns something else with it, or the module

@@ -28,6 +28,7 @@ from ontrain.capture import (
     Tables,
     Write,
     flatten,
+    has_attributes,
     held_by,
     tables_of,
     unflatten,
@@ -126,8 +127,11 @@ def _objects(
     for write in writes:
         own = entries[write.table.key]
         if not write.is_repeatable and (write.name in own or write.name in (ALL, MORE)):
+            value = write.of(own)
             with suppress(Exception):  # what autograd has computed is not copied
-                values[write.place] = copy.deepcopy(write.of(own), dict(originals))
+                double = copy.deepcopy(value, dict(originals))
+                if double is not value or not has_attributes(type(value)):  # no object of which there is one alone
+                    values[write.place] = double
     return values
 
 
