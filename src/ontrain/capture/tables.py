@@ -27,7 +27,8 @@ from ontrain.capture.slots import Slots, slots_of
 from ontrain.internals import MODULE_HOOKS, MODULE_STATE, global_hooks
 
 __all__ = [
-    "ALL", "MISSING", "MORE", "OF_PYTHON", "ORDER", "Items", "Members", "Table", "has_attributes", "tables_of", "ways_to"
+    "ALL", "MISSING", "MORE", "OF_PYTHON", "ORDER", "Items", "Members", "Table", "has_attributes", "tables_of",
+    "ways_to",
 ]  # fmt: skip
 
 

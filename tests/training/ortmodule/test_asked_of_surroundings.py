@@ -1,4 +1,4 @@
-"""What forward asks of its surroundings, and what it finds in objects of several kinds: each call is eager PyTorch's."""
+"""What forward asks of its surroundings, and finds in objects of several kinds: each call is eager PyTorch's."""
 
 from __future__ import annotations
 

@@ -440,7 +440,7 @@ class Bounded(Base):
 
 def test_a_list_whose_length_forward_asks_for_is_told_of():
     wrapped = ORTModule(Bounded())
-    with pytest.warns(UserWarning, match="forward writes to a list what a graph cannot write"):
+    with pytest.warns(UserWarning, match="forward reads what its earlier calls have added to a list"):
         wrapped(torch.randn(2, 4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
