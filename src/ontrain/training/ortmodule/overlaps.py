@@ -42,7 +42,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     begin, end = max(a.storage_offset(), b.storage_offset()), min(_end(a), _end(b))
     if begin >= end:
         return False
-    marks = torch.zeros(max(_end(a), _end(b)), dtype=torch.bool)
+    marks = torch.zeros(max(_end(a), _end(b)), dtype=torch.bool, device="cpu")
     marks.as_strided(a.shape, a.stride(), a.storage_offset()).fill_(True)
     return bool(marks.as_strided(b.shape, b.stride(), b.storage_offset()).any())
 

@@ -178,9 +178,9 @@ def repetitions(
             continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
             raise Left(write).error(_line_naming(write.table, tables, functions))
-        kept = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
+        for_next = left.setdefault(write.place, Left(write)) if course is Course.CARRIED else None
         replacement = MISSING if write.is_repeatable else seen.objects.get(write.place, MISSING)
-        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), kept, replacement))
+        repeated.append(Repetition(write, names, course, ways_to(write.table, tables), for_next, replacement))
         if write.place not in told:
             _tell(write, course, told)
     return repeated

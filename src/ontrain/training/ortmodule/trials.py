@@ -208,9 +208,9 @@ def copied(
     tensors = (part for part in held if isinstance(part, torch.Tensor))
     # What an earlier call has left in an object: torch copies no tensor that autograd has computed.
     copies: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in tensors if tensor.grad_fn is not None}
-    kept = [part for part in held if isinstance(part, _SHARED)]
+    shared = [part for part in held if isinstance(part, _SHARED)]
     files = [value for part in module.modules() for value in vars(part).values() if isinstance(value, ModuleType)]
-    copies.update((id(part), part) for part in (*kept, *files))
+    copies.update((id(part), part) for part in (*shared, *files))
     cells = _copy_functions([part for part in held if type(part) is FunctionType and part.__closure__], copies)
     double, call = copy.deepcopy((module, plain), copies)
     for cell, new in cells:
