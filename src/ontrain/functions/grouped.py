@@ -1,7 +1,7 @@
 """Products of groups of rows with a matrix each.
 
-Where the number of rows is known, each matrix of a body sees all rows, others' as zeros: all sizes are known, too. Where
-it is not, the rows are split into the groups.
+Where the number of rows is known, each matrix of a body sees all rows, others' as zeros: all sizes are known, too.
+Where it is not, the rows are split into the groups.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder
-from ontrain.operators import Value, dims, static_dims
+from ontrain.operators import Value, dims, each, static_dims
 
 __all__: list[str] = []
 
@@ -61,7 +61,7 @@ def _split(op: Builder, x: Value, ends: Value) -> Sequence[Value]:
     count = op.Shape(x, end=1)
     ends = op.Max(op.Min(ends, count), op.const(np.zeros(1, np.int64)))
     starts = op.Concat(op.const(np.zeros(1, np.int64)), ends, axis=0)
-    return op.Split(x, op.Concat(ends, count, axis=0) - starts, axis=0, outputs=groups + 1)
+    return each(op.Split(x, op.Concat(ends, count, axis=0) - starts, axis=0, outputs=groups + 1))
 
 
 def _matrices(op: Builder, w: Value, groups: int) -> Sequence[Value]:
