@@ -1,6 +1,7 @@
 """Evenly spaced numbers, as many as a size says: torch's own operators take a number of the capture for the size.
 
 torch.linspace(0, 1, x.shape[1])   →   counts by a range, which varies
+torch.linspace(low, high, 5)       →   the same between two tensors or numbers that vary
 torch.fft.fftfreq(x.shape[1])      →   the same
 """
 
@@ -12,24 +13,29 @@ import torch
 
 __all__ = ["fftfreq", "linspace", "logspace", "rfftfreq"]
 
+_VARYING = torch.SymInt | torch.SymFloat
+
 
 def linspace(start: Any, end: Any, steps: Any, *, out: Any = None, dtype: Any = None, **options: Any) -> torch.Tensor:
-    """Return `torch.linspace`: [steps], counted from both ends, as torch counts."""
-    wanted = _dtype(dtype)
-    numbers = all(isinstance(limit, int | float) for limit in (start, end))
-    if out is not None or not isinstance(steps, torch.SymInt) or not numbers or not wanted.is_floating_point:
-        return torch.linspace(start, end, steps, out=out, dtype=dtype, **options)
+    """Return `torch.linspace`: [steps], counted from both ends, as torch counts; no gradient passes to its limits."""
+    limits = [limit.detach() if isinstance(limit, torch.Tensor) else limit for limit in (start, end)]
+    varies = any(isinstance(number, _VARYING) for number in (*limits, steps))
+    if out is not None or not varies or not _dtype(dtype).is_floating_point:
+        return torch.linspace(*limits, steps, out=out, dtype=dtype, **options)
+    first, last = limits
     count: Any = steps
-    counted = torch.arange(count, dtype=wanted, **options)
-    step = (end - start) / torch.sym_max(count - 1, 1)
-    return torch.where(counted < count // 2, start + step * counted, end - step * ((count - 1) - counted))
+    counted = torch.arange(count, dtype=_dtype(dtype), **options)
+    step = (last - first) / torch.sym_max(count - 1, 1)
+    numbers = torch.where(counted < count // 2, first + step * counted, last - step * ((count - 1) - counted))
+    return numbers.to(counted.dtype)  # a limit may be a tensor of another
 
 
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> torch.Tensor:
     """Return `torch.logspace`: [steps]."""
-    if not isinstance(steps, torch.SymInt) or options.get("out") is not None:
-        return torch.logspace(start, end, steps, base, **options)
-    return torch.pow(base, linspace(start, end, steps, **options))
+    limits = [limit.detach() if isinstance(limit, torch.Tensor) else limit for limit in (start, end)]
+    if not any(isinstance(number, _VARYING) for number in (*limits, steps)) or options.get("out") is not None:
+        return torch.logspace(*limits, steps, base, **options)
+    return torch.pow(base, linspace(*limits, steps, **options))
 
 
 def fftfreq(n: Any, d: float = 1.0, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
