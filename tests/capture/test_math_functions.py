@@ -41,3 +41,24 @@ def test_roots_vary(name):
             module(x).backward()
         torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad, rtol=1e-12, atol=0.0)
     assert ours._engine.captures == 1
+
+
+class Patched(Scaled):
+    """Cuts rows into as many patches as the longest one has."""
+
+    def forward(self, x, lengths):
+        patches = math.floor((int(lengths.max()) + 1) / 2)
+        rows = self.layer(x).new_zeros(x.shape[0], 2 * patches, 4)
+        rows[:, :patches] = self.layer(x)[:, :1]
+        return rows.view(x.shape[0], patches, 8).square().sum()
+
+
+def test_a_size_that_is_a_quotient_of_a_number_read():
+    eager = Patched(None)
+    ours = ORTModule(copy.deepcopy(eager))
+    for length in (5, 8, 4):
+        x, lengths = torch.randn(3, length, 4, dtype=torch.float64), torch.tensor([1, length, 2])
+        for module in (ours, eager):
+            module.zero_grad()
+            module(x, lengths).backward()
+        torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad)

@@ -7,6 +7,7 @@ np.sin(x.max().item())              →  the number of the batch at hand
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from ontrain.capture.autograd import traced_here
-from ontrain.internals import substituted
+from ontrain.internals import substituted, wrapped
 
 __all__ = ["functions_of_numbers"]
 
@@ -28,7 +29,7 @@ def functions_of_numbers() -> Iterator[None]:
     """Let roots vary, and numpy's other functions take a number: they call its method of that name."""
     names = [(kind, name) for kind in _KINDS for name in _OF_NUMPY if not hasattr(kind, name)]
     methods = [(kind, name, _root if name == "sqrt" else _of_numpy(name)) for kind, name in names]
-    with substituted([(math, "sqrt", _of_python)]), substituted(methods, new=True):
+    with substituted([(math, "sqrt", _of_python)]), substituted(methods, new=True), wrapped(_WRITTEN):
         yield
 
 
@@ -40,11 +41,27 @@ def _of_python(number: Any) -> Any:
     return _root(number) if isinstance(number, _KINDS) and traced_here() else _sqrt(number)
 
 
+def _as_node(function: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    def written(number: Any, dtype: Any) -> Any:
+        if not isinstance(number, torch.fx.Proxy):
+            return own(number, dtype)
+        return number.tracer.create_proxy("call_function", function, (number,), {})
+
+    return written
+
+
 def _of_numpy(name: str) -> Callable[[Any], Any]:
     function = getattr(np, name)
     return lambda number: function(float(number))
 
 
+_ASSERTED = "torch.utils._sympy.reference.PythonReferenceAnalysis"
+_WRITTEN: dict[str, Callable[[Any], Any]] = {
+    f"{_ASSERTED}.int_truediv": lambda _: operator.truediv,
+    f"{_ASSERTED}.floor_to_int": lambda own: _as_node(math.floor, own),
+    f"{_ASSERTED}.ceil_to_int": lambda own: _as_node(math.ceil, own),
+}
+"""Functions in what torch asserts of numbers out of tensors, where it has some that its program cannot hold."""
 _OF_NUMPY = (
     "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "cos", "cosh", "deg2rad", "exp", "exp2",
     "expm1", "fabs", "log", "log10", "log1p", "log2", "rad2deg", "rint", "sin", "sinh", "sqrt", "tan", "tanh",

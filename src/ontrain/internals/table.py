@@ -122,6 +122,11 @@ TABLE: tuple[Row, ...] = (
     Row("torch.fx.experimental.proxy_tensor.proxy_call", "know numbers that have to be constants of a graph", None,
         "capturing an operator with a number that varies where a graph has a constant", replaced=True,
         callers=("torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode.__torch_dispatch__",)),
+    *(
+        Row(f"torch.utils._sympy.reference.PythonReferenceAnalysis.{name}", "write down what holds of numbers", None,
+            "a forward that divides a number out of a tensor and makes a size of the quotient", replaced=True)
+        for name in ("ceil_to_int", "floor_to_int", "int_truediv")
+    ),
     Row("torch.fx.experimental.proxy_tensor.get_proxy_mode", "run a program on values while it is traced",
         o.returns(None), _DECISIONS),
     Row("torch.fx.experimental.sym_node.SymNode._expr", "know the symbol of a number", None, _DECISIONS,
