@@ -13,29 +13,32 @@ import torch
 
 __all__ = ["fftfreq", "linspace", "logspace", "rfftfreq"]
 
-_VARYING = torch.SymInt | torch.SymFloat
-
 
 def linspace(start: Any, end: Any, steps: Any, *, out: Any = None, dtype: Any = None, **options: Any) -> torch.Tensor:
     """Return `torch.linspace`: [steps], counted from both ends, as torch counts; no gradient passes to its limits."""
-    limits = [limit.detach() if isinstance(limit, torch.Tensor) else limit for limit in (start, end)]
-    varies = any(isinstance(number, _VARYING) for number in (*limits, steps))
-    if out is not None or not varies or not _dtype(dtype).is_floating_point:
-        return torch.linspace(*limits, steps, out=out, dtype=dtype, **options)
-    first, last = limits
-    count: Any = steps
-    counted = torch.arange(count, dtype=_dtype(dtype), **options)
-    step = (last - first) / torch.sym_max(count - 1, 1)
-    numbers = torch.where(counted < count // 2, first + step * counted, last - step * ((count - 1) - counted))
+    start, end = _without_gradient(start), _without_gradient(end)
+    if out is not None or not _vary(start, end, steps) or not _dtype(dtype).is_floating_point:
+        return torch.linspace(start, end, steps, out=out, dtype=dtype, **options)
+    counted = torch.arange(steps, dtype=_dtype(dtype), **options)
+    step = (end - start) / torch.sym_max(steps - 1, 1)
+    numbers = torch.where(counted < steps // 2, start + step * counted, end - step * ((steps - 1) - counted))
     return numbers.to(counted.dtype)  # a limit may be a tensor of another
 
 
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> torch.Tensor:
-    """Return `torch.logspace`: [steps]."""
-    limits = [limit.detach() if isinstance(limit, torch.Tensor) else limit for limit in (start, end)]
-    if not any(isinstance(number, _VARYING) for number in (*limits, steps)) or options.get("out") is not None:
-        return torch.logspace(*limits, steps, base, **options)
-    return torch.pow(base, linspace(*limits, steps, **options))
+    """Return `torch.logspace`: [steps]; no gradient passes to its limits."""
+    start, end = _without_gradient(start), _without_gradient(end)
+    if not _vary(start, end, steps) or options.get("out") is not None:
+        return torch.logspace(start, end, steps, base, **options)
+    return torch.pow(base, linspace(start, end, steps, **options))
+
+
+def _without_gradient(limit: Any) -> Any:
+    return limit.detach() if isinstance(limit, torch.Tensor) else limit
+
+
+def _vary(*numbers: Any) -> bool:
+    return any(isinstance(number, torch.SymInt | torch.SymFloat) for number in numbers)
 
 
 def fftfreq(n: Any, d: float = 1.0, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:

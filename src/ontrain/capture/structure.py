@@ -67,9 +67,10 @@ def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torc
         parts, once = taken_apart
         return parts, Spec("sparse", (Spec("tensor"),) * len(parts), PARTS, value=once)
     if isinstance(value, torch.SymInt | torch.SymFloat) and not value.node.has_hint():
-        whole = isinstance(value, torch.SymInt)
-        number = torch.scalar_tensor(value, dtype=torch.int64 if whole else torch.float64)
-        return [number], Spec("number", (Spec("tensor"),), ("",), int if whole else float)
+        kind, dtype = (int, torch.int64) if isinstance(value, torch.SymInt) else (float, torch.float64)
+        number: Any = value
+        tensor = torch.scalar_tensor(number, dtype=dtype, device="cpu")
+        return [tensor], Spec("number", (Spec("tensor"),), ("",), kind)
     if isinstance(value, Mapping):
         return _group("mapping", type(value), list(value.keys()), list(value.values()), within)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -25,7 +25,7 @@ from ontrain.capture.source import module_of, source_line
 from ontrain.capture.unfit_numbers import UnfitNumberError
 from ontrain.errors import CaptureError, GraphError
 from ontrain.graph import OPSET, annotate, as_outputs, is_float, live_nodes, shape_text
-from ontrain.internals import available
+from ontrain.internals import OpOverload, available
 from ontrain.sizes import Size
 
 __all__ = ["Walk", "constant", "written"]
@@ -101,7 +101,8 @@ class Walk:
                 f"{type(error).__name__}: {error}",
                 "write the line with other operators, and please report this one",
             )
-            if any(isinstance(self._argument(a), Size) for a in (*node.args, *node.kwargs.values())):
+            varies = any(isinstance(self._argument(a), Size) for a in (*node.args, *node.kwargs.values()))
+            if varies and isinstance(node.target, OpOverload):
                 refusal = UnfitNumberError.of(refusal, node.target)
             raise refusal from error
 

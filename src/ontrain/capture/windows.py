@@ -53,7 +53,8 @@ def _bartlett(places: torch.Tensor) -> torch.Tensor:
 
 def _kaiser(places: torch.Tensor, beta: float = 12.0) -> torch.Tensor:
     largest: torch.Tensor = torch.special.i0(torch.full((), beta, dtype=places.dtype, device=places.device))
-    return torch.special.i0(beta * (1 - (2 * places - 1).square()).clamp(min=0.0).sqrt()) / largest
+    weights: torch.Tensor = torch.special.i0(beta * (1 - (2 * places - 1).square()).clamp(min=0.0).sqrt())
+    return weights / largest
 
 
 WINDOWS: dict[_Window, _Window] = {

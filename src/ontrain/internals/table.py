@@ -120,8 +120,7 @@ TABLE: tuple[Row, ...] = (
     Row("torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_expr", "answer what forward asks about values",
         None, _DECISIONS, replaced=True),
     Row("torch.fx.experimental.proxy_tensor.proxy_call", "know numbers that have to be constants of a graph", None,
-        "capturing an operator with a number that varies where a graph has a constant", replaced=True,
-        callers=("torch.fx.experimental.proxy_tensor.ProxyTorchDispatchMode.__torch_dispatch__",)),
+        "capturing an operator with a number that varies where a graph has a constant", replaced=True),
     *(
         Row(f"torch.utils._sympy.reference.PythonReferenceAnalysis.{name}", "write down what holds of numbers", None,
             "a forward that divides a number out of a tensor and makes a size of the quotient", replaced=True)
