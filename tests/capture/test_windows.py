@@ -24,21 +24,20 @@ CASES = {
 
 
 class Windowed(nn.Module):
-    def __init__(self, function, dtype):
+    def __init__(self, function):
         super().__init__()
-        self.layer, self.function, self.dtype = nn.Linear(4, 4, dtype=torch.float64), function, dtype
+        self.layer, self.function = nn.Linear(4, 4, dtype=torch.float64), function
 
     def forward(self, x):
-        default = torch.get_default_dtype()
         weights = self.function(x.shape[0] // 2)
-        assert weights.dtype is default
+        assert weights.dtype is torch.get_default_dtype()
         return (self.layer(x)[: weights.shape[0]] * weights[:, None]).square().sum()
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_windows_are_eagers(name):
-    eager = Windowed(CASES[name], torch.float32)
+    eager = Windowed(CASES[name])
     ours = ORTModule(copy.deepcopy(eager))
     for count in (10, 15, 4):
         x = torch.randn(count, 4, dtype=torch.float64)
@@ -50,7 +49,7 @@ def test_windows_are_eagers(name):
 
 
 def test_a_window_of_one_is_one():
-    eager = Windowed(lambda n: torch.hann_window(n, periodic=False), torch.float32)
+    eager = Windowed(lambda n: torch.hann_window(n, periodic=False))
     ours = ORTModule(copy.deepcopy(eager))
     for count in (10, 2):
         x = torch.randn(count, 4, dtype=torch.float64)

@@ -61,7 +61,7 @@ def _class_of(value: Any) -> type:
     if not _asks_for_forward(asking) or not traced_here():
         return type(value)
     kind = _eager_type(value)
-    return asking.f_globals.get(kind.__name__, kind) if kind in (int, float) else kind
+    return asking.f_globals.get(kind.__name__, kind) if kind is int or kind is float else kind
 
 
 def _asks_for_forward(frame: FrameType | None) -> bool:

@@ -29,7 +29,7 @@ def functions_of_numbers() -> Iterator[None]:
     """Let roots vary, and numpy's other functions take a number: they call its method of that name."""
     names = [(kind, name) for kind in _KINDS for name in _OF_NUMPY if not hasattr(kind, name)]
     methods = [(kind, name, _root if name == "sqrt" else _of_numpy(name)) for kind, name in names]
-    with substituted([(math, "sqrt", _of_python)]), substituted(methods, new=True), wrapped(_WRITTEN):
+    with substituted([(math, "sqrt", _python_root)]), substituted(methods, new=True), wrapped(_WRITTEN):
         yield
 
 
@@ -37,11 +37,13 @@ def _root(number: Any) -> Any:
     return torch.sym_sqrt(torch.sym_float(number))
 
 
-def _of_python(number: Any) -> Any:
+def _python_root(number: Any) -> Any:
     return _root(number) if isinstance(number, _KINDS) and traced_here() else _sqrt(number)
 
 
 def _as_node(function: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a function of numbers called by the program where the number is one of its values."""
+
     def written(number: Any, dtype: Any) -> Any:
         if not isinstance(number, torch.fx.Proxy):
             return own(number, dtype)

@@ -15,11 +15,6 @@ from tests.capture.packages.networks_of_graphs import read_by
 __all__: list[str] = []
 
 
-def _groups(x: torch.Tensor) -> torch.Tensor:
-    """The graph of each node: four nodes have one."""
-    return torch.arange(x.shape[0]) // 4
-
-
 def _plain(layer: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     return layer(x, edges)
 
@@ -28,12 +23,8 @@ def _attributed(layer: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
     return layer(x, edges, edge_attr=(edges * 0.1).T.to(x.dtype).sin())
 
 
-def _grouped(layer: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
-    return layer(x, _groups(x))
-
-
 def _whole(layer: Any, x: torch.Tensor, edges: torch.Tensor) -> Any:
-    return layer(x, edges, torch.zeros_like(_groups(x)))
+    return layer(x, edges, torch.zeros_like(edges[0, : x.shape[0]]))
 
 
 for _name, _read, _arguments, _settings in (
@@ -57,8 +48,8 @@ def aggregated(name: str, settings: dict[str, Any]) -> Any:
     def make() -> nn.Module:
         from torch_geometric import nn as layers
 
-        def forward(s: Any, x: torch.Tensor) -> torch.Tensor:
-            return unevenly(s.model(s.layer(x), _groups(x)))
+        def forward(s: Any, x: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+            return unevenly(s.model(s.layer(x), groups))
 
         return Loss(forward, model=getattr(layers, name)(**settings), layer=nn.Linear(6, 6))
 
@@ -75,7 +66,8 @@ for _name, _settings in (
     ("PairNorm", {}), ("MeanSubtractionNorm", {}), ("LayerNorm", {"in_channels": 6}),
 ):  # fmt: skip
     _suffix = "" if "Aggregation" in _name else " of graphs"
-    add(f"{_name}{_suffix}", "torch_geometric", aggregated(_name, _settings), lambda n: (numbers(4 * n, 6),))
+    add(f"{_name}{_suffix}", "torch_geometric", aggregated(_name, _settings),
+        lambda n: (numbers(4 * n, 6), torch.arange(4 * n) // 4))  # fmt: skip
 
 
 def scaled(kind: str) -> Any:
