@@ -134,7 +134,7 @@ def repetitions(
         raise KeptStateError(places)
     tables, repeated = tables_of(module), []
     for (write, names), course in zip(written, seen.each, strict=True):
-        if course is Course.ONCE and names:
+        if course is Course.ONCE and names and not write.is_number:
             course = _by_graph(captured, names)
         elif write.is_repeatable or write.is_bare:
             course = _by_code(write, course, functions)
@@ -212,7 +212,8 @@ def _by_graph(captured: Captured, names: Sequence[str]) -> Course:
 
 def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) -> Course:
     """The course of an attribute by who reads it: two calls with the same arguments do not tell all."""
-    if write.holds_tensors or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
+    fixed = write.holds_tensors and not write.is_number
+    if fixed or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
         return course
     loads = loads_of(write.name, functions)
     if course is Course.ONCE:
