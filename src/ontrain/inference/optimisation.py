@@ -139,7 +139,7 @@ class Optimisation:
         tensors = {name: TorchTensor(tensor, name=name) for name, tensor in filed.initial.items()}
         weights = with_weights(model, tensors)
         passes = [graph_pass for graph_pass in (*_OWN, *pipeline("inference")) if self.runs(graph_pass)]
-        rewritten, reports = run_passes(model, passes, stage="inference")
+        rewritten, reports = run_passes(model, passes, stage="inference", owned=True)
         tidying = {graph_pass.name for graph_pass in passes if graph_pass.tidies}
         is_changed = any(report.changed for report in reports if report.name not in tidying)
         if not is_changed and not self.path:

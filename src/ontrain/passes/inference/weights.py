@@ -72,6 +72,7 @@ class Weights:
                 graph.inputs.remove(value)
                 self.values.pop(value.name or "", None)
         names = {value.name for value in graph.inputs} | {v.name for node in graph for v in node.outputs}
+        names |= set(graph.initializers)
         for value in by_role(graph, Role.PARAMETER):
             origin = self._origins.get(value.name or "")
             if origin is None or origin in names:
