@@ -37,7 +37,9 @@ HARMLESS = {
     "a constant node": model_of(
         [node("Constant", [], ["b"], value=numpy_helper.from_array(np.array(8))), DIV], {"a": INT}
     ),
-    "filters of a size": model_of([node("ConvTranspose", ["a", "w"], ["y"])], {"a": FLOAT}, {"w": np.ones((3, 2, 2, 2))}),
+    "filters of a size": model_of(
+        [node("ConvTranspose", ["a", "w"], ["y"])], {"a": FLOAT}, {"w": np.ones((3, 2, 2, 2))}
+    ),
     "a sum": model_of([node("Sum", ["a", "a"], ["y"])], {"a": FLOAT}),
 }
 SUSPECT = {

@@ -7,7 +7,18 @@ import re
 import numpy as np
 import pytest
 
-from ontrain.graph import Builder, annotate, drop_dead_nodes, edit, new_model, rebuild, source_of, sweep, to_text, verify
+from ontrain.graph import (
+    Builder,
+    annotate,
+    drop_dead_nodes,
+    edit,
+    new_model,
+    rebuild,
+    source_of,
+    sweep,
+    to_text,
+    verify,
+)
 from tests.graph.values import value
 
 

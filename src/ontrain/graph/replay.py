@@ -105,7 +105,7 @@ class Replay:
 
 
 def alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
-    """Return whether a node's inputs are of the types that they were, so that its outputs are, and nothing new is constant."""
+    """Return whether inputs are of the types that a node's were, so that its outputs are; nothing new is constant."""
     if any(v.shape is None for v in node.outputs):
         return False
     fed = False

@@ -192,7 +192,7 @@ def classifier(e: Emitter, node: ir.Node) -> None:
     positive = bool((forest.weights[~np.isnan(forest.weights)] >= 0).all())
     silent = torch.from_numpy(~forest.named).to(e.device)
 
-    # A label is chosen by rounded scores: five of ten votes, each a tenth in single precision, are a half then, no more.
+    # Labels are chosen by rounded scores: of ten votes, each a tenth in single precision, five are then just a half.
     def run(x: Tensor) -> tuple[Tensor, Tensor]:
         scores = trees.scores(x.reshape(-1, x.shape[-1]).to(dtype), "SUM")
         if one_score:  # of the second class, whichever the leaves name
