@@ -93,10 +93,12 @@ def kind_or_twin(node: onnx.NodeProto, result: str, types: Mapping[str, int], op
     if called is None or called[2]:
         return None
     operands, results, _ = called
-    name = next(name for value, name in zip(node.output, _repeated(results), strict=False) if value == result)
+    name = next((name for value, name in zip(node.output, _repeated(results), strict=False) if value == result), "")
     if name in _KINDS:
         return _KINDS[name]
-    twins = [value for value, other in zip(node.input, _repeated(operands), strict=False) if other == name and value]
+    twins: list[str] = [
+        value for value, other in zip(node.input, _repeated(operands), strict=False) if other == name and value
+    ]
     return next((types[twin] for twin in twins if twin in types), twins[0] if twins else None)
 
 

@@ -16,8 +16,10 @@ from ontrain.graph.subgraphs import drop_dead_nodes
 __all__ = ["edit", "sweep"]
 
 
-def edit(model: ir.Model, rewrite: Rewrite) -> None:
-    """Rewrite the nodes of a model in place: once swept, it is what `rebuild(model, rewrite, typed=True)` returns.
+def edit(model: ir.Model, rewrite: Rewrite) -> list[ir.Node]:
+    """Rewrite the nodes of a model in place, and return the new ones.
+
+    Once swept, the model is what `rebuild(model, rewrite, typed=True)` returns.
 
     Args:
         model: no node of it holds a graph, and a builder typed all values.
@@ -42,6 +44,7 @@ def edit(model: ir.Model, rewrite: Rewrite) -> None:
                     mapped[before] = mapped.get(after, after)
     op.look_at(None)
     _settle_outputs(op, mapped)
+    return op.nodes
 
 
 def sweep(graph: ir.Graph) -> None:

@@ -171,7 +171,8 @@ class RewritePass(Pass):
             fuel.tidy = model
             return model, 0
 
-        edits = fuel.owned is model and not any(map(subgraphs, model.graph))
+        is_flat = fuel.tidy is model or not any(map(subgraphs, model.graph))
+        edits = is_flat and fuel.owned is model
         rewrite = own.rewrite_in_place if edits else own.rewrite
 
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
@@ -186,10 +187,12 @@ class RewritePass(Pass):
             return rewritten
 
         if edits:
-            drop_dead_nodes(model.graph)
-            edit(model, visit)
+            if fuel.tidy is not model:
+                drop_dead_nodes(model.graph)
+            new = edit(model, visit)
             fuel.describe()
             sweep(model.graph)
+            fuel.tidy = None if any(map(subgraphs, new)) else model
             return model, count
 
         def visit_by(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
