@@ -95,7 +95,7 @@ def kind_or_twin(node: onnx.NodeProto, result: str, types: Mapping[str, int], op
     operands, results, _ = called
     name = next((name for value, name in zip(node.output, _repeated(results), strict=False) if value == result), "")
     if name in _KINDS:
-        return _KINDS[name]
+        return int(_KINDS[name])
     twins: list[str] = [
         value for value, other in zip(node.input, _repeated(operands), strict=False) if other == name and value
     ]

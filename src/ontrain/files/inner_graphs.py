@@ -32,6 +32,7 @@ def allowed_subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 @cache
 def _may_hold_any(domain: str, op_type: str) -> bool:
-    if domain not in ("", STANDARD) or not onnx.defs.has(op_type):
+    # A name that is no text comes as bytes.
+    if domain not in ("", STANDARD) or not isinstance(op_type, str) or not onnx.defs.has(op_type):
         return True
     return any(attribute.type in _KINDS for attribute in onnx.defs.get_schema(op_type).attributes.values())

@@ -152,8 +152,8 @@ class CumSum(OnnxCumSum):
     def _run(
         self, x: Array, axis: Array, exclusive: int | None = None, reverse: int | None = None
     ) -> tuple[Array, ...]:
-        axis = axis.reshape(()) if axis.shape == (1,) else axis
-        results: tuple[Array, ...] = super()._run(x, axis, exclusive=exclusive, reverse=reverse)  # type: ignore[no-untyped-call]
+        run: Any = super()._run
+        results: tuple[Array, ...] = run(x, axis.reshape(()) if axis.shape == (1,) else axis, exclusive, reverse)
         return results
 
 

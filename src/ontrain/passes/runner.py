@@ -52,9 +52,9 @@ def run_passes(
     check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *pipeline("inference"), *passes])
     reports: list[PassReport] = []
     verified = tidy = None
-    given = None if owned else model
+    callers = None if owned else model
     for graph_pass in passes:
-        name, fuel = graph_pass.name, Fuel(journal.fuel(), tidy=tidy, owned=None if model is given else model)
+        name, fuel = graph_pass.name, Fuel(journal.fuel(), tidy=tidy, owned=None if model is callers else model)
         if name in off or fuel.left <= 0 or (graph_pass.serves and serving_of(model.graph) is None):
             continue
         before, start = len(model.graph), time.perf_counter()
