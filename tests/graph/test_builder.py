@@ -62,6 +62,6 @@ def test_equal_bytes_of_two_dtypes_are_two_constants():
 def test_a_node_that_is_not_needed_is_no_reader_of_its_operands():
     x = ir.Value(name="x", shape=ir.Shape([2, 3]), type=ir.TensorType(ir.DataType.FLOAT))
     op = Builder(new_model([x], "g").graph)
-    one = op.const(1.0)
-    assert op.Cast(x, to=1) is x and op.Shape(x).const_value is not None and op.Neg(one).const_value is not None
-    assert not x.uses() and not one.uses()
+    number = op.const(1.0)
+    assert op.Cast(x, to=1) is x and op.Shape(x).const_value is not None and op.Neg(number).const_value is not None
+    assert not x.uses() and not number.uses()
