@@ -88,7 +88,7 @@ def kind_or_twin(node: onnx.NodeProto, result: str, types: Mapping[str, int], op
         if attribute.name in _STATE_TYPE and attribute.type == onnx.AttributeProto.INT and attribute.i:
             return int(attribute.i)
         if attribute.name == "value" and node.op_type in ("Constant", "ConstantOfShape"):
-            return int(attribute.t.data_type)
+            return int(attribute.t.data_type) or None
     called = _called(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
     if called is None or called[2]:
         return None
