@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.figures import Row, newest, newest_of_each, origin, processor
 
-__all__ = ["half", "half_headlines", "onednn_remark"]
+__all__ = ["ONEDNN_PRODUCTS", "half", "half_headlines"]
 
 _WORKLOADS = {
     "bert": "BERT, masked language model, 8 × 128, 15 % labelled; sizes planned before",
@@ -16,7 +16,6 @@ _WORKLOADS = {
     "cola": "BERT on CoLA as it comes, 32 sentences padded to the longest: the first {steps} steps, capture and plans "
     "included",
 }
-_NAMES = {"bert": "BERT", "gpt2": "GPT-2", "llama": "Llama", "vit": "ViT", "cola": "CoLA as it comes"}
 _WAYS = (
     "ORTModule", "ORTModule, products", "ORTModule, autocast", "eager", "eager, oneDNN products", "eager, autocast",
 )  # fmt: skip
@@ -81,37 +80,20 @@ def _curves() -> Iterable[str]:
         yield f"| {row['seed']} | {said} |"
 
 
-def half_headlines(name: str) -> Iterable[str]:
-    """Lines of the README's table for a processor."""
-    for title, row in _measured(name):
-        seconds = row["seconds"]
-        yield (
-            f"| {title}; both under torch.autocast in bfloat16 | "
-            f"{seconds['eager, autocast'] / seconds['ORTModule, autocast']:.2f} | – | – | – | – |"
-        )
+def half_headlines() -> Iterable[tuple[str, str, float]]:
+    """Titles, processors, and eager PyTorch's time over ours: in bfloat16, then with oneDNN's products in both."""
+    rows = [pair for name in _processors() for pair in _measured(name)]
+    for title, row in rows:
+        ratio = row["seconds"]["eager, autocast"] / row["seconds"]["ORTModule, autocast"]
+        yield f"{title}; both under torch.autocast in bfloat16", processor(row), ratio
+    for title, row in rows:
+        ours = "ORTModule, products" if row["hardware"].get("amx") else "ORTModule"
+        ratio = row["seconds"]["eager, oneDNN products"] / row["seconds"][ours]
+        yield f"{title}; eager's products by oneDNN, too ¹", processor(row), ratio
 
 
-def onednn_remark(name: str) -> Iterable[str]:
-    """What eager PyTorch takes with oneDNN's products of float32, in a sentence below the README's table."""
-    measured = _measured(name)
-    if not measured:
-        return
-    has_tiles = any(row["hardware"].get("amx") for _, row in measured)
-    ours = "ORTModule, products" if has_tiles else "ORTModule"
-    ratios = ", ".join(
-        f"{row['seconds']['eager, oneDNN products'] / row['seconds'][ours]:.2f} ({_NAMES[row['model']]})"
-        for _, row in measured
-    )
-    asked = '`torch.backends.mkldnn.matmul.fp32_precision = "bf16"`'
-    if has_tiles:
-        yield from (
-            "",
-            f"On an {name} {asked} rounds the factors of eager PyTorch's products to bfloat16, as `BFloat16Products` "
-            f"does those of an ORTModule. Then eager's time over ORTModule's is {ratios}.",
-        )
-        return
-    yield from (
-        "",
-        f"MKL, with which eager PyTorch multiplies float32, uses no AVX-512 on an {name}. With {asked} eager asks "
-        f"oneDNN, and its time over ORTModule's is {ratios}.",
-    )
+ONEDNN_PRODUCTS = (
+    '¹ With `torch.backends.mkldnn.matmul.fp32_precision = "bf16"` eager PyTorch takes oneDNN\'s products: in float32 '
+    "on AMD's processors, and with factors rounded to bfloat16 on AMX, where `BFloat16Products` rounds ours, too."
+)
+"""What a line's mark means."""

@@ -2,54 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.figures import EPOCH_TITLES, WORKLOADS, Row, marks_of, newest_of_each, processor
-from benchmarks.half_table import half_headlines, onednn_remark
+from benchmarks.half_table import ONEDNN_PRODUCTS, half_headlines
 from benchmarks.workloads import MODELS
 
 __all__ = ["headlines"]
 
 _PEERS = {
-    "eager": "eager",
     "eager-malloc": "eager, malloc told to keep memory",
     "compile": "torch.compile",
     "incumbent": "onnxruntime-training 1.19.2",
 }
+Ratio = tuple[str, str, float]
+"""A line's title, the processor, and the time of eager PyTorch over ours."""
 
 
 def headlines() -> Iterable[str]:
-    """A table for each processor that was measured, the latest first."""
+    """Eager PyTorch's time over ours, by processor; then the other peers, where torch.compile ran."""
     steps = [row for model in MODELS for row in newest_of_each("step", model=model, caches="empty")]
-    for name in sorted({processor(row) for row in steps}, reverse=True):
-        yield from _table(name, [row for row in steps if processor(row) == name])
+    ratios = [*_steps(steps), *_epochs(), *half_headlines()]
+    versions, cores = steps[0]["versions"], {row["hardware"]["cores"] for row in steps}
+    yield (
+        f"Eager PyTorch's time over ours on {' or '.join(map(str, sorted(cores)))} cores of a processor (torch "
+        f"{versions['torch']}, float32, dropout 0.1, fused AdamW, 4 layers 768 wide, all caches empty), alternating "
+        "step by step in one run:"
+    )
+    yield ""
+    yield from _by_processor(ratios)
+    yield from ("", ONEDNN_PRODUCTS, "")
+    yield "The other ways to take a step, where torch.compile ran, too: their time over ours, sizes planned before:"
+    yield ""
+    yield from _others([row for row in steps if "compile" in row["engines"]])
+    yield ""
     yield "`make bench` measures all of it; its commands and rows: [docs/performance.md](docs/performance.md)."
 
 
-def _table(name: str, steps: Sequence[Row]) -> Iterable[str]:
-    hardware, versions = steps[0]["hardware"], steps[0]["versions"]
-    vector = ", AVX-512" if hardware["avx512"] else ""
-    yield (
-        f"Measured on {hardware['cores']} cores of an {name}{vector} (torch {versions['torch']}, float32, dropout 0.1, "
-        "fused AdamW, 4 layers 768 wide, all caches empty), alternating step by step in one run:"
-    )
-    heads = " | ".join(_PEERS.values())
-    yield from ("", f"| their time / ours | {heads} | our first step / torch.compile's |", "|---|---|---|---|---|---|")
+def _steps(steps: Sequence[Row]) -> Iterator[Ratio]:
+    for row in steps:
+        title = f"{WORKLOADS[row['model']]}; sizes planned before"
+        yield title, processor(row), row["engines"]["eager"]["ratio"]
+
+
+def _epochs() -> Iterator[Ratio]:
+    for data, title in EPOCH_TITLES.items():
+        for row in newest_of_each("epoch", data=data, caches="empty"):
+            for mark in marks_of(row):
+                whole = f"{title}: the first {mark} steps, capture and plans included"
+                yield whole, processor(row), row["engines"]["eager"][f"ratio_{mark}"]
+
+
+def _by_processor(ratios: Sequence[Ratio]) -> Iterator[str]:
+    names = sorted({name for _, name, _ in ratios}, reverse=True)
+    figures = {(title, name): ratio for title, name, ratio in ratios}
+    yield f"| eager's time / ours | {' | '.join(names)} |"
+    yield "|---|" + "---|" * len(names)
+    for title in dict.fromkeys(title for title, _, _ in ratios):
+        cells = (f"{figures[title, name]:.2f}" if (title, name) in figures else "–" for name in names)
+        yield f"| {title} | {' | '.join(cells)} |"
+
+
+def _others(steps: Sequence[Row]) -> Iterator[str]:
+    yield f"| their time / ours | processor | {' | '.join(_PEERS.values())} | our first step / torch.compile's |"
+    yield "|---|---|" + "---|" * (len(_PEERS) + 1)
     for row in steps:
         engines = row["engines"]
-        first = "–"
-        if "compile" in engines:
-            first = f"{engines['ontrain']['first_step_s'] / engines['compile']['first_step_s']:.2f}"
-        yield f"| {WORKLOADS[row['model']]}; sizes planned before | {_ratios(engines, 'ratio')} | {first} |"
-    for row in (row for data in EPOCH_TITLES for row in newest_of_each("epoch", data=data, caches="empty")):
-        for mark in marks_of(row) if processor(row) == name else ():
-            ratios = _ratios(row["engines"], f"ratio_{mark}")
-            title = EPOCH_TITLES[row["data"]]
-            yield f"| {title}: the first {mark} steps, capture and plans included | {ratios} | – |"
-    yield from half_headlines(name)
-    yield from onednn_remark(name)
-    yield ""
-
-
-def _ratios(engines: dict[str, dict[str, float]], key: str) -> str:
-    return " | ".join(f"{engines[peer][key]:.2f}" if peer in engines else "–" for peer in _PEERS)
+        ratios = " | ".join(f"{engines[peer]['ratio']:.2f}" if peer in engines else "–" for peer in _PEERS)
+        first = engines["ontrain"]["first_step_s"] / engines["compile"]["first_step_s"]
+        yield f"| {WORKLOADS[row['model']]} | {processor(row)} | {ratios} | {first:.2f} |"

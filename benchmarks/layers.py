@@ -3,13 +3,15 @@
     python -m benchmarks.layers [--only Norm,Conv] [--seconds 1.2] [--no-row]
 
 Both take turns in one process, in float32, after two steps that are not timed; the ratio is the median over the turns.
-A step has a product with the batch before the layer and a mean of squares behind it, and no optimizer. Rows go to
+A turn is one step that is not timed, since it finds the other's data in the processor's caches, and four that are. A
+step has a product with the batch before the layer and a mean of squares behind it, and no optimizer. Rows go to
 benchmarks/results/layers.jsonl.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import statistics
 import time
 import warnings
@@ -29,11 +31,17 @@ if TYPE_CHECKING:
 _FEWEST, _MOST = 5, 40
 """Turns of each sample."""
 
+_STEPS = 4
+"""Timed steps of a turn."""
+
 
 def _seconds(step: nn.Module, batch: tuple[torch.Tensor, ...]) -> float:
-    start = time.perf_counter()
-    step(*batch).backward()
-    return time.perf_counter() - start
+    """Return the median seconds of a turn's steps."""
+    marks = []
+    for _ in range(1 + _STEPS):
+        step(*batch).backward()
+        marks.append(time.perf_counter())
+    return statistics.median(after - before for before, after in itertools.pairwise(marks))
 
 
 def measure(layer: Layer, seconds: float) -> dict[str, float]:
@@ -43,7 +51,7 @@ def measure(layer: Layer, seconds: float) -> dict[str, float]:
 
     eager = Step(layer)
     ours = ORTModule(copy.deepcopy(eager))
-    for step in (eager, ours) * 2:
+    for step in (eager, ours):
         _seconds(step, layer.batch)
     turns: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds

@@ -55,3 +55,12 @@ def test_pads_of_one_axis_repeat_the_edge(rng):
     node = helper.make_node("Pad", ["x", "pads", "", "axes"], ["y"], mode="edge")
     padded = evaluated(node, x=x, pads=np.array([2, -1]), axes=np.array([-1]))
     np.testing.assert_array_equal(padded, x[:, [0, 0, 0, 1]])
+
+
+@pytest.mark.parametrize("told", [{}, {"reverse": 1}, {"exclusive": 1}])
+def test_an_axis_may_be_a_vector_of_one_number(rng, told):
+    x = rng.standard_normal((3, 4))
+    summed = evaluated(helper.make_node("CumSum", ["x", "axis"], ["y"], **told), x=x, axis=np.array([1]))
+    turned = x[:, ::-1] if told.get("reverse") else x
+    wanted = np.cumsum(turned, 1) - (turned if told.get("exclusive") else 0)
+    np.testing.assert_allclose(summed, wanted[:, ::-1] if told.get("reverse") else wanted)

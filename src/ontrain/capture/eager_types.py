@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -22,7 +22,7 @@ _NUMBERS = ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool))
 
 
 @contextmanager
-def eager_types(scopes: Collection[dict[str, Any]], whole: type[int]) -> Iterator[None]:
+def eager_types(scopes: Collection[dict[str, Any]], kinds: Mapping[type, type]) -> Iterator[None]:
     """Let `type(x) is torch.Tensor` hold in a traced forward, and `isinstance(x.shape[0], numbers.Integral)`.
 
     A trace has stand-ins of classes of their own. Where forward asks for the class, it would go another way than in
@@ -30,14 +30,14 @@ def eager_types(scopes: Collection[dict[str, Any]], whole: type[int]) -> Iterato
     `isinstance`, `case float():` and functions of `functools.singledispatch`.
 
     Args:
-        scopes: globals of the module's files, in which `int` is `whole`.
-        whole: the `int` there.
+        scopes: globals of the module's files.
+        kinds: what stands for `int` and `float` there.
     """
     files = [vars(file) for name, file in [*sys.modules.items()] if _sees_stand_ins(name, file)]
     stand_ins = FakeTensor, *(stand_in for stand_in, _ in _NUMBERS)
     with (
-        injected(scopes, "type", _asked(whole)),
-        injected(files, "type", _asked(int)),
+        injected(scopes, "type", _asked(kinds)),
+        injected(files, "type", _asked({})),
         answering_class(dict.fromkeys(stand_ins, _class_of)),
     ):
         yield
@@ -61,7 +61,7 @@ def _class_of(value: Any) -> type:
     if not _asks_for_forward(asking) or not traced_here():
         return type(value)
     kind = _eager_type(value)
-    return asking.f_globals.get("int", int) if kind is int else kind
+    return asking.f_globals.get(kind.__name__, kind) if kind is int or kind is float else kind
 
 
 def _asks_for_forward(frame: FrameType | None) -> bool:
@@ -73,8 +73,8 @@ def _asks_for_forward(frame: FrameType | None) -> bool:
     return False
 
 
-def _asked(whole: type[int]) -> type:
-    """Return a `type` whose answers are eager PyTorch's, for files in which `int` is `whole`."""
+def _asked(kinds: Mapping[type, type]) -> type:
+    """Return a `type` whose answers are eager PyTorch's, for files in which these stand for Python's types."""
 
     class Asked(type):
         """Answers `type(x)`, and leaves `type(name, bases, namespace)` and `isinstance(c, type)` as they are."""
@@ -85,7 +85,7 @@ def _asked(whole: type[int]) -> type:
             if len(args) > 1:
                 return builtins.type(*args, **named)
             answer = _eager_type(*args)
-            return whole if answer is int else Type if answer is builtins.type else answer
+            return Type if answer is builtins.type else _stand_in(kinds, answer)
 
         def __instancecheck__(cls, value: object) -> bool:
             return isinstance(value, builtins.type) if cls is Type else super().__instancecheck__(value)
@@ -103,6 +103,11 @@ def _asked(whole: type[int]) -> type:
         """`type` in the files of a traced forward."""
 
     return Type
+
+
+def _stand_in(kinds: Mapping[type, type], own: type) -> type:
+    """What stands for a class, which need not have a hash."""
+    return next((stand_in for kind, stand_in in kinds.items() if kind is own), own)
 
 
 def _eager_type(value: Any) -> type:

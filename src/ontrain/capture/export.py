@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -29,6 +29,7 @@ from ontrain.capture.iterators import refused_iterators
 from ontrain.capture.key_values import asks_for_cache, with_unread
 from ontrain.capture.masks import DrawnMask, Masks
 from ontrain.capture.no_grad import detached_no_grad
+from ontrain.capture.number_types import took_number_type_for_dtype
 from ontrain.capture.outside import OutsideTensors
 from ontrain.capture.owners import Owners
 from ontrain.capture.parts import own_parts
@@ -43,11 +44,11 @@ from ontrain.capture.tracing import (
     assigned_buffers,
     same_parts,
     shared_memory,
-    took_int_for_dtype,
     tracing,
     unchanged_attributes,
     went_for_compilers,
 )
+from ontrain.capture.unfit_numbers import unfit_numbers_asked
 from ontrain.capture.ways_out import BROKEN, draws_from_a_generator
 from ontrain.capture.writes import Tables, Write
 from ontrain.errors import CaptureError, OntrainError
@@ -57,6 +58,7 @@ from ontrain.internals import (
     DynamicOutputShapeException,
     FakeTensorMode,
     GuardOnDataDependentSymNode,
+    OpOverload,
     available,
     mark_parameter,
     private,
@@ -145,6 +147,7 @@ def export(
     masked: bool = False,
     writes: bool = False,
     reads: bool = False,
+    asked: Collection[OpOverload] = (),
 ) -> Exported:
     """Export a module in its own mode as a function of tensors.
 
@@ -159,6 +162,7 @@ def export(
         masked: whether the caller draws the masks that forward draws by numpy.
         writes: whether the program returns the tensors in what forward writes to Python objects, too.
         reads: whether to note which attributes of the module forward reads.
+        asked: operators for which numbers that vary are those of the batch.
 
     Raises:
         ValueBranchError: forward branches on values.
@@ -169,7 +173,7 @@ def export(
     shapes = {"tensors": tuple(dict.fromkeys(dims, auto) for dims in dynamic)}
     masks = Masks(allowed=masked)
 
-    def trace(run: Run, *, whole_numbers: bool = True, eager: bool = False) -> Exported:
+    def trace(run: Run, *, numbers_vary: bool = True, eager: bool = False) -> Exported:
         results: list[Spec] = []
         left: list[Leavings] = []
         held: list[Any] = []
@@ -179,9 +183,10 @@ def export(
                     writes=writes, reads=Reads(module) if reads else None)  # fmt: skip
         with (
             dense_state(module) as flat.matrices,
-            tracing(module, answers=answers, whole_numbers=whole_numbers, held=held.append),
+            tracing(module, answers=answers, numbers_vary=numbers_vary, held=held.append),
             masks.traced(),
             shared_memory(),
+            unfit_numbers_asked(asked),
             OutsideTensors(module) as outside,
         ):
             program = _export(flat, tensors, shapes if tensors else None)
@@ -194,8 +199,8 @@ def export(
     try:
         return _drawing(trace, draws)
     except CaptureError as error:
-        if took_int_for_dtype(error):
-            again = functools.partial(trace, whole_numbers=False)
+        if took_number_type_for_dtype(error):
+            again = functools.partial(trace, numbers_vary=False)
         elif went_for_compilers(error):
             again = functools.partial(trace, eager=True)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +29,12 @@ from ontrain.capture.phases import Clock, tell_phases
 from ontrain.capture.sample_inputs import enlarged, name_inputs, varying_dimensions
 from ontrain.capture.structure import CallSpec, Spec, bind, flatten
 from ontrain.capture.translate import Translated, translate
+from ontrain.capture.unfit_numbers import UnfitNumberError
 from ontrain.capture.ways_out import refuse_lazy, refuse_scripted
 from ontrain.capture.writes import known_writes
 from ontrain.errors import CaptureError
 from ontrain.graph import Role, role_of
+from ontrain.internals import OpOverload
 
 __all__ = ["capture"]
 
@@ -185,7 +187,7 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     if not exported.output_spec.tensors():
         raise CaptureError("the module returns no tensor", way_out="return the loss or the output from forward")
     with quiet():
-        exported, translated = _translated(call, exported, paths=paths)
+        exported, translated = _translated(call, exported, draws, paths=paths)
     model, output_spec = translated.model, exported.output_spec
     # With what torch assumed while it wrote the program anew.
     guards = model.meta[GUARDS] = Guards.of(exported.program, names.inputs, exported.held)
@@ -209,15 +211,22 @@ def _captured(call: _Call, draws: Draws, *, paths: bool, observed: bool) -> Capt
     )  # fmt: skip
 
 
-def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
+def _exported(call: _Call, draws: Draws, *, paths: bool, asked: Collection[OpOverload] = ()) -> Exported:
     """Export the module; where it branches on values, as the path that this batch takes.
 
     Unless it may be one of several paths it must be the only one: `torch.rand(()) < 0.0` holds for no batch.
+
+    Args:
+        call: by which it is captured.
+        draws: whether forward may branch on random numbers.
+        paths: whether the program may be one of several.
+        asked: operators for which numbers that vary are those of the batch.
     """
     may, names = draws if paths else Draws.NONE, call.names
     trace = functools.partial(
-        export, call.module, call.spec, call.samples, names.dynamic, masked=paths, writes=names.writes, reads=call.reads
-    )
+        export, call.module, call.spec, call.samples, names.dynamic, masked=paths, writes=names.writes,
+        reads=call.reads, asked=asked,
+    )  # fmt: skip
     try:
         return trace(None, may)
     except ValueBranchError as error:
@@ -233,15 +242,36 @@ def _exported(call: _Call, draws: Draws, *, paths: bool) -> Exported:
     return exported
 
 
-def _translated(call: _Call, exported: Exported, *, paths: bool) -> tuple[Exported, Translated]:
+def _translated(call: _Call, exported: Exported, draws: Draws, *, paths: bool) -> tuple[Exported, Translated]:
     """A trace as a graph; another trace where forward branches on numbers that torch draws."""
     try:
-        return exported, translate(exported.program, call.names, exported.decisions, exported.masks, exported.outside)
+        return _with_constants(call, exported, draws, paths=paths)
     except RandomBranchError:
         again = None if exported.course.from_torch or not paths else _branching_on_torch(call)
         if again is None:
             raise
-    return again, translate(again.program, call.names, again.decisions, again.masks, again.outside)
+    return again, _translation(call, again)
+
+
+def _with_constants(call: _Call, exported: Exported, draws: Draws, *, paths: bool) -> tuple[Exported, Translated]:
+    """A trace as a graph; further traces, for fewer calls, where a translation takes no number that varies."""
+    asked: set[OpOverload] = set()
+    while True:
+        try:
+            return exported, _translation(call, exported)
+        except UnfitNumberError as error:
+            if error.operator in asked:
+                raise
+            refusal = error
+        asked.add(refusal.operator)
+        try:
+            exported = _exported(call, draws, paths=paths, asked=asked)
+        except ValueBranchError as error:  # of the road that was not to be taken
+            raise refusal from error
+
+
+def _translation(call: _Call, exported: Exported) -> Translated:
+    return translate(exported.program, call.names, exported.decisions, exported.masks, exported.outside)
 
 
 def _with_paths(error: ValueBranchError) -> ValueBranchError:

@@ -1,6 +1,7 @@
 """Evenly spaced numbers, as many as a size says: torch's own operators take a number of the capture for the size.
 
 torch.linspace(0, 1, x.shape[1])   →   counts by a range, which varies
+torch.linspace(low, high, 5)       →   the same between two tensors or numbers that vary
 torch.fft.fftfreq(x.shape[1])      →   the same
 """
 
@@ -14,22 +15,30 @@ __all__ = ["fftfreq", "linspace", "logspace", "rfftfreq"]
 
 
 def linspace(start: Any, end: Any, steps: Any, *, out: Any = None, dtype: Any = None, **options: Any) -> torch.Tensor:
-    """Return `torch.linspace`: [steps], counted from both ends, as torch counts."""
-    wanted = _dtype(dtype)
-    numbers = all(isinstance(limit, int | float) for limit in (start, end))
-    if out is not None or not isinstance(steps, torch.SymInt) or not numbers or not wanted.is_floating_point:
+    """Return `torch.linspace`: [steps], counted from both ends, as torch counts; no gradient passes to its limits."""
+    start, end = _without_gradient(start), _without_gradient(end)
+    if out is not None or not _vary(start, end, steps) or not _dtype(dtype).is_floating_point:
         return torch.linspace(start, end, steps, out=out, dtype=dtype, **options)
-    count: Any = steps
-    counted = torch.arange(count, dtype=wanted, **options)
-    step = (end - start) / torch.sym_max(count - 1, 1)
-    return torch.where(counted < count // 2, start + step * counted, end - step * ((count - 1) - counted))
+    counted = torch.arange(steps, dtype=_dtype(dtype), **options)
+    step = (end - start) / torch.sym_max(steps - 1, 1)
+    numbers = torch.where(counted < steps // 2, start + step * counted, end - step * ((steps - 1) - counted))
+    return numbers.to(counted.dtype)  # a limit may be a tensor of another
 
 
 def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> torch.Tensor:
-    """Return `torch.logspace`: [steps]."""
-    if not isinstance(steps, torch.SymInt) or options.get("out") is not None:
+    """Return `torch.logspace`: [steps]; no gradient passes to its limits."""
+    start, end = _without_gradient(start), _without_gradient(end)
+    if not _vary(start, end, steps) or options.get("out") is not None:
         return torch.logspace(start, end, steps, base, **options)
     return torch.pow(base, linspace(start, end, steps, **options))
+
+
+def _without_gradient(limit: Any) -> Any:
+    return limit.detach() if isinstance(limit, torch.Tensor) else limit
+
+
+def _vary(*numbers: Any) -> bool:
+    return any(isinstance(number, torch.SymInt | torch.SymFloat) for number in numbers)
 
 
 def fftfreq(n: Any, d: float = 1.0, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:

@@ -20,6 +20,7 @@ from ontrain.capture.queries import QUERIES
 from ontrain.capture.ranges import fftfreq, linspace, logspace, rfftfreq
 from ontrain.capture.value_slices import getitem, setitem
 from ontrain.capture.ways_out import BROKEN
+from ontrain.capture.windows import WINDOWS
 from ontrain.errors import CaptureError
 from ontrain.internals import available, of, private
 
@@ -233,8 +234,8 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.linspace: linspace,
     torch.logspace: logspace,
     torch.lstm_cell: _lstm_cell,
-    torch.rnn_relu_cell: _relu_cell,
     torch.pdist: pdist,
+    torch.rnn_relu_cell: _relu_cell,
     torch.rnn_tanh_cell: _tanh_cell,
     torch.tensor: tensor,
     torch.tril_indices: tril_indices,
@@ -245,6 +246,7 @@ _SPELLED_OUT: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.new_tensor: new_tensor,
     torch.Tensor.numpy: numbers_of,
     _DATA.__get__: torch.Tensor.detach,
+    **WINDOWS,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), correlation),
     **dict.fromkeys((torch.unbind, torch.Tensor.unbind), _unbind),

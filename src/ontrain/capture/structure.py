@@ -37,8 +37,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 class Spec:
     """The structure of a nested value.
 
-    Its `kind` is "tensor", "plain", "unread", "sparse" of a matrix with the tensors that it consists of, or how
-    `children` are held together. A tensor of a result has its `Owner` for a value, if it is none of the result's own.
+    Its `kind` is "tensor", "plain", "unread", "number" of one that follows from values and is read off its tensor,
+    "sparse" of a matrix with the tensors that it consists of, or how `children` are held together. A tensor of a
+    result has its `Owner` for a value, if it is none of the result's own.
     """
 
     kind: str
@@ -65,6 +66,11 @@ def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torc
             return [value], Spec("tensor")
         parts, once = taken_apart
         return parts, Spec("sparse", (Spec("tensor"),) * len(parts), PARTS, value=once)
+    if isinstance(value, torch.SymInt | torch.SymFloat) and not value.node.has_hint():
+        kind, dtype = (int, torch.int64) if isinstance(value, torch.SymInt) else (float, torch.float64)
+        number: Any = value
+        tensor = torch.scalar_tensor(number, dtype=dtype, device="cpu")
+        return [tensor], Spec("number", (Spec("tensor"),), ("",), kind)
     if isinstance(value, Mapping):
         return _group("mapping", type(value), list(value.keys()), list(value.values()), within)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -158,6 +164,8 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
     values = [_build(child, leaves) for child in spec.children]
     if spec.kind == "sparse":
         return assembled(values, spec.value)
+    if spec.kind == "number":
+        return kind(values[0].item())
     if spec.kind in ("namedtuple", "slice"):
         return kind(*values)
     if spec.kind == "sequence":
@@ -194,7 +202,7 @@ def has_objects(spec: Spec) -> bool:
 
 def leaf_paths(spec: Spec, name: str = "") -> list[str]:
     """Return for each tensor its path, "batch.0.mask"; a lone tensor's path is `name`."""
-    if spec.kind == "tensor":
+    if spec.kind in ("tensor", "number"):
         return [name]
     inner = zip(spec.keys, spec.children, strict=True) if spec.kind != "plain" else ()
     return [path for key, child in inner for path in leaf_paths(child, f"{name}.{key}" if name else str(key))]

@@ -20,9 +20,9 @@ _NAMES = {
     "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "/", "FloatTrueDiv": "/",
     "Pow": "**", "PowByNatural": "**", "FloatPow": "**", "floor": "floor", "ceiling": "ceil", "FloorToInt": "floor",
     "CeilToInt": "ceil", "TruncToInt": "trunc", "TruncToFloat": "trunc", "RoundToInt": "round", "ToFloat": "float",
-    "OpaqueUnaryFn_sqrt": "sqrt", "Max": "max", "Min": "min", "Equality": "==", "Unequality": "!=",
-    "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">", "GreaterThan": ">=", "And": "and", "Or": "or",
-    "Not": "not", "Where": "where", "ITE": "where",
+    "OpaqueUnaryFn_sqrt": "sqrt", "Max": "max", "Min": "min", "Equality": "==",
+    "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">", "GreaterThan": ">=",
+    "And": "and", "Or": "or", "Not": "not", "Where": "where", "ITE": "where",
 }  # fmt: skip
 
 
@@ -45,6 +45,8 @@ def size_of(value: Any, names: Mapping[str, str] | None = None) -> Size:
         return Size.number(Fraction(int(expr.p), int(expr.q)))
     if expr.is_Float:
         return Size.number(Fraction(float(expr)))
+    if expr.is_infinite:
+        return Size.call("inf") if expr.is_extended_positive else -Size.call("inf")
     if expr.is_Piecewise:
         return _of_branches([pair.args for pair in expr.args], names)
     return _of_call(expr, [size_of(argument, names) for argument in expr.args])

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -25,7 +24,9 @@ from ontrain.capture.decisions import Answers, ProgramThread, equality_by_elemen
 from ontrain.capture.eager_types import eager_types, extremes_of_rows
 from ontrain.capture.hooks import InstalledHook
 from ontrain.capture.key_values import without_cache
+from ontrain.capture.math_functions import functions_of_numbers
 from ontrain.capture.no_grad import inference_without_gradients
+from ontrain.capture.number_types import number_types
 from ontrain.capture.recurrence import varying_lengths
 from ontrain.capture.scans import undivided_scans
 from ontrain.capture.size_texts import texts_of_sizes
@@ -47,7 +48,7 @@ from ontrain.internals import (
 
 __all__ = [
     "AUTOCAST", "as_eager", "assigned_buffers", "same_parts", "shared_memory", "telling_grad_mode",
-    "took_int_for_dtype", "tracing", "unchanged_attributes", "went_for_compilers",
+    "tracing", "unchanged_attributes", "went_for_compilers",
 ]  # fmt: skip
 
 AUTOCAST = ("cpu", "cuda")
@@ -60,7 +61,7 @@ def tracing(
     *,
     caches: bool = False,
     answers: Answers | None = None,
-    whole_numbers: bool = True,
+    numbers_vary: bool = True,
     held: Callable[[Any], None] | None = None,
 ) -> Iterator[None]:
     """Let forward be run by a trace: what it changes is undone afterwards, and what a trace cannot see is refused.
@@ -69,7 +70,7 @@ def tracing(
         module: whose forward it is.
         caches: whether models make the caches that their configuration asks for.
         answers: to questions about values.
-        whole_numbers: whether `int(tensor)` varies in the files of the module's packages.
+        numbers_vary: whether `int(tensor)` and `float(size)` vary in the files of the module's packages.
         held: is told the conditions on sizes that the user's code asks; see `passed_checks`.
     """
     with ExitStack() as stack:
@@ -78,13 +79,13 @@ def tracing(
             stack.enter_context(torch.autocast(device, enabled=False))
         without = nullcontext() if caches else without_cache(module)
         scopes = _scopes(module)
-        whole = injected(scopes, "int", _Int) if whole_numbers else nullcontext()
-        types = eager_types(scopes, _Int if whole_numbers else int)
+        kinds = stack.enter_context(number_types(scopes)) if numbers_vary else {}
+        types = eager_types(scopes, kinds)
         answering, silent = (nullcontext(), None) if answers is None else (answers.given(), answers.silent)
         for guard in (_random_state(), unchanged_attributes(module), without, _traceable_masks(), _weighted_losses(),
                       _no_conversions(), varying_lengths(), _lengths(scopes), _caught_errors(),
                       _conditions_of_bytes(), _solved_systems(), _bounds_in_tensors(),
-                      _numbers_of_numpy(), whole, types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
+                      functions_of_numbers(), types, extremes_of_rows(), traced_autograd(), texts_of_sizes(),
                       inference_without_gradients(),
                       traced_assignments(), undivided_scans(), one_size_each(), answering, passed_checks(silent, held),
                       equality_by_elements(), SpelledOut()):  # fmt: skip
@@ -368,62 +369,6 @@ def _solves(code: CodeType) -> bool:
 
 
 @contextmanager
-def _numbers_of_numpy() -> Iterator[None]:
-    """Let numpy's functions take a number that forward reads off a tensor: they call its method of that name."""
-    kinds = torch.SymInt, torch.SymFloat
-    methods = [(kind, name, _method(name)) for kind in kinds for name in _FUNCTIONS if not hasattr(kind, name)]
-    with substituted(methods, new=True):
-        yield
-
-
-def _method(name: str) -> Callable[[Any], Any]:
-    function = getattr(np, name)
-    return lambda number: function(float(number))
-
-
-_FUNCTIONS = (
-    "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "cbrt", "cos", "cosh", "deg2rad", "exp", "exp2",
-    "expm1", "fabs", "log", "log10", "log1p", "log2", "rad2deg", "rint", "sin", "sinh", "sqrt", "tan", "tanh",
-)  # fmt: skip
-"""numpy's functions of one number that take an object by a method of it."""
-
-
-class _Whole(type):
-    """Makes `int(tensor)` a number that varies, where Python's own would have to know it, and sizes whole numbers."""
-
-    def __call__(cls, value: Any = 0, *args: Any) -> Any:
-        if isinstance(value, torch.SymInt):
-            return value
-        if isinstance(value, torch.SymFloat):
-            return torch.sym_int(value)
-        if isinstance(value, torch.Tensor) and not value.is_complex():
-            # A whole number out of a fraction varies as one out of a tensor of whole numbers does.
-            number: Any = (value.to(torch.int64) if value.is_floating_point() else value).item()
-            return cls(number) if isinstance(number, torch.SymInt | torch.SymFloat) else builtins.int(number)
-        return builtins.int(value, *args)
-
-    def __instancecheck__(cls, value: object) -> bool:
-        # A size that varies is an `int` in eager PyTorch, and torch's own kind of number here.
-        return isinstance(value, builtins.int | torch.SymInt)
-
-    def __subclasscheck__(cls, kind: type) -> bool:
-        return issubclass(kind, builtins.int | torch.SymInt)
-
-    def __eq__(cls, other: object) -> bool:
-        return other is cls or other is builtins.int or other is torch.SymInt
-
-    def __hash__(cls) -> builtins.int:
-        return hash(builtins.int)
-
-
-class _Int(builtins.int, metaclass=_Whole):
-    """`int` in the files of a module's packages while it is traced: Python's makes a number of any tensor."""
-
-
-_Int.__name__ = _Int.__qualname__ = int.__name__  # as `type(number).__name__` is
-
-
-@contextmanager
 def shared_memory() -> Iterator[None]:
     """Let the branches of torch.cond read parameters that share memory, as those of a session do.
 
@@ -476,12 +421,6 @@ def _scope(module: nn.Module) -> dict[str, Any] | None:
     file = inspect.unwrap(type(module).forward)
     scope: dict[str, Any] | None = getattr(file, "__globals__", None)
     return None if scope is None or str(scope.get("__name__")).split(".")[0] == "torch" else scope
-
-
-def took_int_for_dtype(error: CaptureError) -> bool:
-    """Return whether the `int` of a trace was used as a dtype: torch and numpy know Python's own only."""
-    cause = error.__cause__
-    return isinstance(cause, TypeError) and any(name in str(cause) for name in (_Whole.__name__, "numpy.object_"))
 
 
 def went_for_compilers(error: CaptureError) -> bool:

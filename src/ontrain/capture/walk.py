@@ -22,9 +22,11 @@ from ontrain.capture.context import AtenBuilder, dtype_of
 from ontrain.capture.derivatives import differentiated_by
 from ontrain.capture.program import BRANCHES, is_ignored
 from ontrain.capture.source import module_of, source_line
+from ontrain.capture.unfit_numbers import UnfitNumberError
 from ontrain.errors import CaptureError, GraphError
 from ontrain.graph import OPSET, annotate, as_outputs, is_float, live_nodes, shape_text
-from ontrain.internals import available
+from ontrain.internals import OpOverload, available
+from ontrain.sizes import Size
 
 __all__ = ["Walk", "constant", "written"]
 
@@ -94,11 +96,15 @@ class Walk:
                 raise
             raise op.refuse(error.problem, error.reason or "", error.way_out or "") from error
         except (GraphError, AssertionError, TypeError, LookupError, ArithmeticError, ValueError) as error:
-            raise op.refuse(
+            refusal = op.refuse(
                 f"the translation of {node.target} does not fit this call",
                 f"{type(error).__name__}: {error}",
                 "write the line with other operators, and please report this one",
-            ) from error
+            )
+            varies = any(isinstance(self._argument(a), Size) for a in (*node.args, *node.kwargs.values()))
+            if varies and isinstance(node.target, OpOverload):
+                refusal = UnfitNumberError.of(refusal, node.target)
+            raise refusal from error
 
     def _set(self, node: fx.Node, result: Any) -> None:
         """Give a node its result, and a value of its own if a gradient is taken by it.

@@ -69,6 +69,11 @@ class Write:
         return self.outputs > 0 or any(isinstance(leaf, _Registered) for leaf in leaves)
 
     @property
+    def is_number(self) -> bool:
+        """Whether the value is a number that follows from the values of tensors."""
+        return self.spec is not None and self.spec.kind == "number"
+
+    @property
     def holds_sizes(self) -> bool:
         """Whether the value consists of sizes of the inputs, among others."""
         return self.spec is not None and any(isinstance(leaf, (*_SIZES, Size)) for leaf in plain_leaves(self.spec))

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from ontrain.files.guard_errors import DIVISION
 from ontrain.files.guard_nodes import KIND, GuardNodes
 
-__all__ = ["INTEGERS", "guard_division"]
+__all__ = ["INTEGERS", "divides_all", "guard_division"]
 
 INTEGERS = frozenset({
     KIND.INT8, KIND.INT16, KIND.INT32, KIND.INT64, KIND.UINT8, KIND.UINT16, KIND.UINT32, KIND.UINT64,
@@ -28,7 +28,7 @@ def guard_division(node: onnx.NodeProto, kind: int, divisor: Any, guards: GuardN
         divisor: the constant that it divides by, a TensorProto; None for what is computed.
         guards: takes the nodes that come before it.
     """
-    if kind not in INTEGERS or _harmless(divisor):
+    if kind not in INTEGERS or divides_all(divisor):
         return False
     a, b = node.input[0], node.input[1]
     # onnxruntime compares few types; of the wide ones all.
@@ -52,8 +52,8 @@ def guard_division(node: onnx.NodeProto, kind: int, divisor: Any, guards: GuardN
     return True
 
 
-def _harmless(tensor: onnx.TensorProto | None) -> bool:
-    """Whether a constant divisor has neither zero nor minus one in it."""
+def divides_all(tensor: onnx.TensorProto | None) -> bool:
+    """Return whether a constant divisor has neither zero nor minus one in it."""
     if tensor is None or tensor.data_location == KIND.EXTERNAL:
         return False
     try:

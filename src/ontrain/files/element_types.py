@@ -10,7 +10,7 @@ import onnx
 
 from ontrain.files.schemas import schema_of
 
-__all__ = ["Foreign", "Types", "given_types", "result_types"]
+__all__ = ["Foreign", "Types", "given_types", "kind_or_twin", "result_types"]
 
 _KIND = onnx.TensorProto
 _KINDS = {f"tensor({name.lower()})": number for name, number in _KIND.DataType.items()}
@@ -73,6 +73,33 @@ def result_types(
     if holds and node.input:
         return [types.get(node.input[0]) if kind is None else kind for kind in kinds]
     return kinds
+
+
+def kind_or_twin(node: onnx.NodeProto, result: str, types: Mapping[str, int], opset: int) -> int | str | None:
+    """Return the element type of a result, or an operand that has the same; None where the standard tells neither.
+
+    Args:
+        node: makes the result; no graph is in it.
+        result: name of the value.
+        types: those that are known.
+        opset: version of the standard.
+    """
+    for attribute in node.attribute:
+        if attribute.name in _STATE_TYPE and attribute.type == onnx.AttributeProto.INT and attribute.i:
+            return int(attribute.i)
+        if attribute.name == "value" and node.op_type in ("Constant", "ConstantOfShape"):
+            return int(attribute.t.data_type) or None
+    called = _called(node.op_type, "", opset) if node.domain in ("", "ai.onnx") else None
+    if called is None or called[2]:
+        return None
+    operands, results, _ = called
+    name = next((name for value, name in zip(node.output, _repeated(results), strict=False) if value == result), "")
+    if name in _KINDS:
+        return int(_KINDS[name])
+    twins: list[str] = [
+        value for value, other in zip(node.input, _repeated(operands), strict=False) if other == name and value
+    ]
+    return next((types[twin] for twin in twins if twin in types), twins[0] if twins else None)
 
 
 @cache

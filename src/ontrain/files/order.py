@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from ontrain.files.inner_graphs import subgraphs
+from ontrain.files.inner_graphs import allowed_subgraphs
 from ontrain.limits import NESTING
 
 __all__ = ["in_order"]
@@ -32,7 +32,7 @@ def in_order(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _reads(node: onnx.NodeProto, depth: int = 0) -> set[str]:
     """Names that a node reads, and its subgraphs from around them."""
     names = set(node.input)
-    for graph in subgraphs(node) if depth <= NESTING else ():  # the check of a file refuses what is deeper
+    for graph in allowed_subgraphs(node) if depth <= NESTING else ():  # the check of a file refuses what is deeper
         own = {value.name for value in (*graph.input, *graph.initializer)}
         own.update(output for inner in graph.node for output in inner.output)
         inside = {value.name for value in graph.output}.union(*(_reads(inner, depth + 1) for inner in graph.node))

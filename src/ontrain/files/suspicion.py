@@ -12,7 +12,7 @@ from ontrain.files.demands import DEMANDING
 from ontrain.files.named import Names
 from ontrain.files.outline import Content, fields, outline
 
-__all__ = ["TRAPS", "suspect"]
+__all__ = ["TRAPS", "TREES", "suspect"]
 
 TRAPS = (
     b"Div", b"Mod", b"Loop", b"SequenceAt", b"SequenceErase", b"SequenceInsert", b"LayerNormalization", b"Max", b"Min",
@@ -20,7 +20,7 @@ TRAPS = (
     b"QLinearWhere", *DEMANDING,
 )  # fmt: skip
 """Operators that a file must name to need a guard, see `ontrain.files.traps`."""
-_TREES, _LABELS = b"TreeEnsembleClassifier", b"classlabels_strings"
+TREES, _LABELS = b"TreeEnsembleClassifier", b"classlabels_strings"
 _WAY = (7, 1, 5)
 """The fields that lead from a model's message over the graph and its nodes to their attributes."""
 _STRINGS = 9
@@ -33,7 +33,7 @@ _FUNCTIONS = 25
 """The field of a model's message that holds its functions."""
 _SMALL = 1 << 22
 """Bytes up to which a message is read whole: if it needs a guard, it is walked through once, and not a second time."""
-_NAMES = Names([*TRAPS, _TREES, _EXTERNAL, _TRAINS])
+_NAMES = Names([*TRAPS, TREES, _EXTERNAL, _TRAINS])
 
 
 def suspect(source: str | bytes) -> bytes | None:
@@ -69,7 +69,7 @@ def _suspect_part(content: Content) -> bytes | None:
 
 def _is_suspect(sketch: bytes, name: bytes, end: int) -> bool:
     """Whether a name that ends here is a reason to look closer."""
-    if name == _TREES:
+    if name == TREES:
         return _has_lone_label(sketch)
     return name != _TRAINS or sketch.startswith(_ONE, end)
 

@@ -34,7 +34,8 @@ from ontrain.files.division_guards import INTEGERS, guard_division
 from ontrain.files.element_types import Foreign, Types, given_types, result_types
 from ontrain.files.guard_errors import POSITION, ROUNDS
 from ontrain.files.guard_nodes import KIND, LARGEST, GuardNodes, scalar
-from ontrain.files.inner_graphs import subgraphs
+from ontrain.files.harmless import is_harmless
+from ontrain.files.inner_graphs import allowed_subgraphs, subgraphs
 from ontrain.files.refused_nodes import (
     check_form,
     check_labels,
@@ -85,12 +86,14 @@ def guard(
             way_out=f"export the model at operator set {_OLDEST} or newer, or use one of ontrain's providers",
         )
     guarding.learn(proto.graph, shapes_hold)
+    if is_harmless(proto.graph, guarding.shapes, guarding.opset):
+        return False
     guarding.graph(proto.graph, {}, {}, guarding.zero(proto.graph) if _loops(proto.graph.node) else None)
     return guarding.count > 0
 
 
 def _loops(nodes: Iterable[onnx.NodeProto]) -> bool:
-    return any(node.op_type == "Loop" or any(_loops(inner.node) for inner in subgraphs(node)) for node in nodes)
+    return any(node.op_type == "Loop" or any(_loops(inner.node) for inner in allowed_subgraphs(node)) for node in nodes)
 
 
 class _Guard:
@@ -99,6 +102,7 @@ class _Guard:
     Attributes:
         opset: the version of the standard's operators.
         count: how many guards were needed.
+        shapes: those that are certain, by the names of values.
     """
 
     def __init__(self, opset: int, foreign: Foreign) -> None:
@@ -107,8 +111,7 @@ class _Guard:
         self._foreign, self._has_custom = foreign, False
         self._results: list[int | None] = []
         """Element types of what the graph gives that was guarded last."""
-        self._shapes: dict[str, Sequence[int]] = {}
-        """Shapes that are certain."""
+        self.shapes: dict[str, Sequence[int]] = {}
         self._fixed: set[str] = set()
         """Names of values that are the same at each run."""
 
@@ -117,9 +120,9 @@ class _Guard:
         for value in (*graph.input, *(graph.value_info if shapes_hold else ())):
             dims = value.type.tensor_type.shape.dim
             if value.type.tensor_type.HasField("shape") and all(dim.dim_value > 0 for dim in dims):
-                self._shapes[value.name] = [dim.dim_value for dim in dims]
+                self.shapes[value.name] = [dim.dim_value for dim in dims]
         for tensor in graph.initializer:
-            self._shapes.setdefault(tensor.name, tensor.dims)
+            self.shapes.setdefault(tensor.name, tensor.dims)
 
     def graph(self, graph: onnx.GraphProto, types: Types, known: Mapping[str, Any], spent: str | None) -> str | None:
         """Guard a graph; return the name of the number of rounds after it."""
@@ -173,7 +176,7 @@ class _Guard:
         self.count += without_empty_names(node, self.opset)
         check_range(node)
         if self.opset >= _OLDEST and node.op_type.encode() in DEMANDING:
-            self.count += guard_sizes(node, self._shapes, guards)
+            self.count += guard_sizes(node, self.shapes, guards)
         if node.op_type == "Constant" and not node.domain:
             held = next((a.t for a in node.attribute if a.name == "value"), None)
             if held is not None:

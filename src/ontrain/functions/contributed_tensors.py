@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ontrain.functions.contributed import MICROSOFT, product_types
 from ontrain.functions.contributed_types import Types, standard_types
 from ontrain.functions.interpolation import constant_of
+from ontrain.functions.matrices import inner_sizes
 from ontrain.functions.registry import NoBodyError, composite
 from ontrain.graph import Builder, static_dims
 from ontrain.operators import Attribute, Value
@@ -162,9 +163,9 @@ def cdist(op: Builder, a: Value, b: Value, *, metric: str = "sqeuclidean") -> Va
 @composite("Inverse", domain=MICROSOFT, like=[0])
 def inverse(op: Builder, x: Value) -> Value:
     """Gauss–Jordan elimination beside a unit matrix; in each column the largest element left is taken as pivot."""
-    *lead, n, _ = static_dims(x)
+    n, _ = inner_sizes(x)
     rows = np.arange(n)
-    table = op.Concat(x, op.Expand(op.const(np.eye(n), x.dtype), [*lead, n, n]), axis=-1)
+    table = op.Concat(x, op.Expand(op.const(np.eye(n), x.dtype), op.shape_of(x)), axis=-1)
     for column in range(n):
         here = op.const((rows == column)[:, None])
         values = op.Slice(table, [column], [column + 1], [-1])  # […, n, 1]

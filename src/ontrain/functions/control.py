@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ontrain.functions.registry import composite
-from ontrain.graph import OPSET, Builder, as_outputs, emit, static_dims
-from ontrain.operators import Value, each
+from ontrain.graph import OPSET, Builder, as_outputs, emit
+from ontrain.operators import Value, dims, each
 
 __all__: list[str] = []
 
@@ -43,7 +43,7 @@ def loop(
     initial, rows = operands[:carried], operands[carried : carried + scanned]
     captured = operands[carried + scanned :]
     inner = _open(op, "body")
-    at, go, *states = (_formal(inner, v.dtype, static_dims(v)) for v in (trip, cast(Value, _BOOL), *initial))
+    at, go, *states = (_formal(inner, v.dtype, dims(v)) for v in (trip, cast(Value, _BOOL), *initial))
     inner.graph.inputs.extend([at, go, *states])
     with inner.arithmetic():
         index = (trip - 1) - at if reverse else at
@@ -65,5 +65,5 @@ def _open(op: Builder, name: str) -> Builder:
     return Builder(ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name), parent=op)
 
 
-def _formal(op: Builder, dtype: ir.DataType, shape: Sequence[int]) -> Value:
+def _formal(op: Builder, dtype: ir.DataType, shape: Sequence[int | ir.SymbolicDim]) -> Value:
     return cast(Value, ir.Value(name=op.fresh("in"), shape=ir.Shape(shape), type=ir.TensorType(dtype)))

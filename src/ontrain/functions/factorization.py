@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions.matrices import inner_sizes, is_empty, shape_of_stack
 from ontrain.functions.registry import composite
-from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import Value, transposed
+from ontrain.graph import Builder, repeat
+from ontrain.operators import Value, dims, transposed
 
 __all__: list[str] = []
 
@@ -33,10 +34,10 @@ def geqrf(op: Builder, x: Value) -> tuple[Value, ...]:
     The reflection of column j is I − τ v vᵀ, with v one at place j and zero above.
     Source: Golub and Van Loan, Matrix computations, section 5.2.1.
     """
-    *lead, rows, columns = static_dims(x)
-    places, k = np.arange(rows), min(rows, columns)
+    rows, columns = inner_sizes(x)
+    places, k, rank = np.arange(rows), min(rows, columns), len(dims(x))
     if not k:
-        return op.Identity(x), op.Expand(op.const(0.0, x.dtype), [*lead, k])
+        return op.Identity(x), op.Expand(op.const(0.0, x.dtype), shape_of_stack(op, x, k))
 
     def column(
         op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
@@ -58,11 +59,11 @@ def geqrf(op: Builder, x: Value) -> tuple[Value, ...]:
         return None, [left], [vector * below, op.Squeeze(factor, [-1])]
 
     (left,), (vectors, factors) = repeat(op, column, trip=k, carried=[x])
-    vectors = op.Transpose(vectors, perm=[*range(1, len(lead) + 2), 0])  # […, rows, k]
+    vectors = op.Transpose(vectors, perm=[*range(1, rank), 0])  # […, rows, k]
     if columns > k:
-        nothing = op.Expand(op.const(0.0, x.dtype), [*lead, rows, columns - k])
+        nothing = op.Expand(op.const(0.0, x.dtype), shape_of_stack(op, x, rows, columns - k))
         vectors = op.Concat(vectors, nothing, axis=-1)
-    return op.Trilu(left, upper=1) + vectors, op.Transpose(factors, perm=[*range(1, len(lead) + 1), 0])
+    return op.Trilu(left, upper=1) + vectors, op.Transpose(factors, perm=[*range(1, rank - 1), 0])
 
 
 @composite("HouseholderProduct", like=[0])
@@ -72,11 +73,11 @@ def householder_product(op: Builder, vectors: Value, factors: Value) -> Value:
     The product is I − V (I + D S)⁻¹ D Vᵀ, where D has the factors, and S is the part of Vᵀ V above the diagonal.
     Source: Joffrain et al., Accumulating Householder transformations, revisited, 2006.
     """
-    *_, rows, columns = static_dims(vectors)
-    k = static_dims(factors)[-1]
+    rows, columns = inner_sizes(vectors)
+    (k,) = inner_sizes(factors, 1)
     eye = op.const(np.eye(rows, columns), vectors.dtype)
     if not k:
-        return op.Expand(eye, list(static_dims(vectors)))
+        return op.Expand(eye, op.shape_of(vectors))
     below = op.Trilu(op.Slice(vectors, [0], [k], [-1]), op.const(np.array(-1, np.int64)), upper=0)
     v = below + op.const(np.eye(rows, k), vectors.dtype)
     factors = op.Unsqueeze(factors, [-1])
@@ -94,12 +95,12 @@ def _qr_types(inputs: Sequence[Any], *, complete: int) -> Types:
 @composite("Qr", infer=_qr_types)
 def qr(op: Builder, x: Value, *, complete: int = 0) -> tuple[Value, ...]:
     """Q with orthonormal columns and the upper triangle R with Q R = x; if complete, Q is square."""
-    *lead, rows, columns = static_dims(x)
+    rows, columns = inner_sizes(x)
     k = rows if complete else min(rows, columns)
     vectors, factors = op.composite("Geqrf", x, outputs=2)
     r = op.Slice(op.Trilu(vectors, upper=1), [0], [k], [-2])
     if columns < k:
-        nothing = op.Expand(op.const(0.0, x.dtype), [*lead, rows, k - columns])
+        nothing = op.Expand(op.const(0.0, x.dtype), shape_of_stack(op, x, rows, k - columns))
         vectors = op.Concat(vectors, nothing, axis=-1)
     return op.composite("HouseholderProduct", op.Slice(vectors, [0], [k], [-1]), factors), r
 
@@ -120,11 +121,11 @@ def lu(op: Builder, x: Value) -> tuple[Value, ...]:
     Pivot j is the row, counted from one, that row j was exchanged with. The third result is the first column, counted
     from one, whose pivot is zero, or zero. Source: Golub and Van Loan, Matrix computations, section 3.4.
     """
-    *lead, rows, columns = static_dims(x)
+    rows, columns = inner_sizes(x)
     k, down = min(rows, columns), np.arange(rows)
-    if not k or not math.prod(lead):
-        pivots = op.Expand(op.const(np.array(0, np.int32)), [*lead, k])
-        return op.Identity(x), pivots, op.Expand(op.const(np.array(0, np.int32)), lead)
+    if is_empty(x):
+        pivots = op.Expand(op.const(np.array(0, np.int32)), shape_of_stack(op, x, k))
+        return op.Identity(x), pivots, op.Expand(op.const(np.array(0, np.int32)), shape_of_stack(op, x))
 
     def column(
         op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
@@ -135,7 +136,7 @@ def lu(op: Builder, x: Value) -> tuple[Value, ...]:
         size = op.Where(op.GreaterOrEqual(places, at), size, op.const(-1.0, left.dtype))
         pivot = op.ArgMax(size, axis=-1, keepdims=1)  # […, 1]
         order = op.Where(op.Equal(places, at), pivot, op.Where(op.Equal(places, pivot), at, places))
-        left = op.GatherElements(left, op.Expand(op.Unsqueeze(order, [-1]), [*lead, rows, columns]), axis=-2)
+        left = op.GatherElements(left, op.Expand(op.Unsqueeze(order, [-1]), op.shape_of(left)), axis=-2)
         values, row = op.Gather(left, at, axis=-1), op.Gather(left, at, axis=-2)  # […, rows], […, columns]
         head = op.Unsqueeze(op.Gather(values, at, axis=-1), [-1])  # […, 1]
         one, zero = op.const(1.0, left.dtype), op.const(0.0, left.dtype)
@@ -149,7 +150,7 @@ def lu(op: Builder, x: Value) -> tuple[Value, ...]:
         return None, [left], [op.Squeeze(pivot, [-1]), op.Squeeze(flat, [-1])]
 
     (left,), (pivots, flat) = repeat(op, column, trip=k, carried=[x])
-    turn = [*range(1, len(lead) + 1), 0]
+    turn = [*range(1, len(dims(x)) - 1), 0]
     pivots = op.Cast(op.Transpose(pivots, perm=turn) + op.const(np.array(1, np.int64)), to=_INT32)
     flat = op.Cast(op.Transpose(flat, perm=turn), to=_INT32)
     first = op.ArgMax(flat, axis=-1, keepdims=0) + op.const(np.array(1, np.int64))
@@ -163,11 +164,11 @@ def _order_types(inputs: Sequence[Any], *, rows: int) -> Types:
 @composite("PivotOrder", infer=_order_types)
 def pivot_order(op: Builder, pivots: Value, *, rows: int = 0) -> Value:
     """The order of rows that exchanges by pivots, as Lu has them, lead to."""
-    *lead, k = static_dims(pivots)
-    order = op.Expand(op.const(np.arange(rows)), [*lead, rows])
+    (k,), lead = inner_sizes(pivots, 1), len(dims(pivots)) - 1
+    order = op.Expand(op.const(np.arange(rows)), shape_of_stack(op, pivots, rows, axes=1))
     if not k:
         return order
-    turn = [len(lead), *range(len(lead))]
+    turn = [lead, *range(lead)]
 
     def exchange(
         op: Builder, at: Value, states: Sequence[Any], scanned: Sequence[Any], captured: Sequence[Any]
@@ -189,7 +190,7 @@ def _inverse_types(inputs: Sequence[Any], **_: object) -> Types:
 @composite("InverseEx", infer=_inverse_types)
 def inverse_ex(op: Builder, x: Value) -> tuple[Value, ...]:
     """The inverse, and the first column whose pivot is zero, counted from one, or zero: then there is no inverse."""
-    n = static_dims(x)[-1]
+    n, _ = inner_sizes(x)
     factors, pivots, info = op.composite("Lu", x, outputs=3)
     order = op.composite("PivotOrder", pivots, rows=n)
     rows = op.Gather(op.const(np.eye(n), x.dtype), order, axis=0)
@@ -203,8 +204,8 @@ def matrix_exp(op: Builder, x: Value) -> Value:
 
     Source: Moler and Van Loan, Nineteen dubious ways to compute the exponential of a matrix, 2003, method 3.
     """
-    n = static_dims(x)[-1]
-    if not math.prod(static_dims(x)):
+    n, _ = inner_sizes(x)
+    if is_empty(x):
         return op.Identity(x)
     norm = op.ReduceMax(op.ReduceSum(op.Abs(x), [-2], keepdims=1), [-1], keepdims=1)  # […, 1, 1]
     norm = op.Max(norm, op.const(2.0**-40, x.dtype))
@@ -234,8 +235,8 @@ def pinv(op: Builder, x: Value, atol: Value, rtol: Value, *, hermitian: int = 0)
     The bounds have the leading axes of x, or broadcast to them. If hermitian, x is symmetric, and of x the lower
     triangle is read.
     """
-    if not math.prod(static_dims(x)):
-        return op.Reshape(x, _turned(list(static_dims(x))), allowzero=1)
+    if is_empty(x):
+        return transposed(op, x)
     if hermitian:
         values, vectors = op.composite("Eigh", x, outputs=2)
         return op.MatMul(vectors * op.Unsqueeze(_inverted(op, values, atol, rtol), [-2]), transposed(op, vectors))

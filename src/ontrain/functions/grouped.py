@@ -1,4 +1,8 @@
-"""Products of groups of rows with a matrix each, in bodies where each matrix sees all rows, others' as zeros."""
+"""Products of groups of rows with a matrix each.
+
+Where the number of rows is known, each matrix of a body sees all rows, others' as zeros: all sizes are known, too.
+Where it is not, the rows are split into the groups.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import onnx_ir as ir
 
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder
-from ontrain.operators import Value, static_dims
+from ontrain.operators import Value, dims, each, static_dims
 
 __all__: list[str] = []
 
@@ -33,13 +37,35 @@ def grouped_matmul(op: Builder, x: Value, w: Value, ends: Value) -> Value:
     Group g ends before row ends[g], int64 [G], and begins where the last one ends. Rows behind all groups give zeros.
     Source: torch.nn.functional.grouped_mm.
     """
-    return op.ReduceSum(op.MatMul(_apart(op, x, ends), w), [0], keepdims=0)
+    if isinstance(dims(x)[0], int):
+        return op.ReduceSum(op.MatMul(_apart(op, x, ends), w), [0], keepdims=0)
+    *groups, rest = _split(op, x, ends)
+    matrices = _matrices(op, w, len(groups))
+    width = op.Concat(op.Shape(rest, end=1), op.Shape(w, start=2), axis=0)
+    zeros = op.Expand(op.Cast(op.const(0.0), to=x.dtype), width)
+    return op.Concat(*map(op.MatMul, groups, matrices), zeros, axis=0)
 
 
 @composite("GroupedOuter", infer=_sums)
 def grouped_outer(op: Builder, x: Value, y: Value, ends: Value) -> Value:
     """Σ_t x[t] y[t]ᵀ over the rows t of each group, [G, K, N]: x [T, K], y [T, N], ends as in GroupedMatMul."""
-    return op.MatMul(op.Transpose(_apart(op, x, ends), perm=[0, 2, 1]), op.Unsqueeze(y, [0]))
+    if isinstance(dims(x)[0], int):
+        return op.MatMul(op.Transpose(_apart(op, x, ends), perm=[0, 2, 1]), op.Unsqueeze(y, [0]))
+    pairs = zip(_split(op, x, ends)[:-1], _split(op, y, ends)[:-1], strict=True)
+    return op.Concat(*(op.Unsqueeze(op.MatMul(op.Transpose(a), b), [0]) for a, b in pairs), axis=0)
+
+
+def _split(op: Builder, x: Value, ends: Value) -> Sequence[Value]:
+    """The rows of each group, then those behind all groups."""
+    (groups,) = static_dims(ends)
+    count = op.Shape(x, end=1)
+    ends = op.Max(op.Min(ends, count), op.const(np.zeros(1, np.int64)))
+    starts = op.Concat(op.const(np.zeros(1, np.int64)), ends, axis=0)
+    return each(op.Split(x, op.Concat(ends, count, axis=0) - starts, axis=0, outputs=groups + 1))
+
+
+def _matrices(op: Builder, w: Value, groups: int) -> Sequence[Value]:
+    return [op.Squeeze(op.Slice(w, [group], [group + 1], [0]), [0]) for group in range(groups)]
 
 
 def _apart(op: Builder, x: Value, ends: Value) -> Value:

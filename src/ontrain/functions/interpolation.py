@@ -194,6 +194,8 @@ def _source(n: int, m: int, scale: np.floating[Any], transformation: str, part: 
         return start * (n - 1) + i * (end - start) * (n - 1) / (m - 1)
     if transformation == "pytorch_half_pixel" and m == 1:
         return np.zeros(1)
+    if transformation == "tf_half_pixel_for_nn":
+        return (i + 0.5) / scale
     shift = n / 2 * (1 - m / (scale * n)) if transformation == "half_pixel_symmetric" else 0.0
     return shift + (i + 0.5) / scale - 0.5
 

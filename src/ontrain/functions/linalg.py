@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ontrain.functions.matrices import inner_sizes, shape_of_stack
 from ontrain.functions.registry import composite
 from ontrain.graph import Builder, repeat, static_dims
-from ontrain.operators import MICROSOFT, Value, transposed
+from ontrain.operators import MICROSOFT, Value, dims, transposed
 
 __all__: list[str] = []
 
@@ -22,7 +23,7 @@ _SWEEPS = 12
 @composite("Cholesky", like=[0])
 def cholesky(op: Builder, x: Value) -> Value:
     """The lower triangle L with L Lᵀ = x; of x the lower triangle is read."""
-    *lead, n, _ = static_dims(x)
+    n, _ = inner_sizes(x)
     if not n:
         return op.Identity(x)
     places = np.arange(n)
@@ -39,7 +40,7 @@ def cholesky(op: Builder, x: Value) -> Value:
         return None, [left - op.Unsqueeze(values, [-1]) * op.Unsqueeze(values, [-2])], [values]
 
     _, (columns,) = repeat(op, column, trip=n, carried=[_mirrored(op, x)])
-    return op.Transpose(columns, perm=[*range(1, len(lead) + 2), 0])
+    return op.Transpose(columns, perm=[*range(1, len(dims(x))), 0])
 
 
 def _cholesky_ex_types(inputs: Sequence[Any], **_: object) -> Types:
@@ -52,10 +53,10 @@ def cholesky_ex(op: Builder, x: Value) -> tuple[Value, Value]:
 
     Where there is such a minor, L is not a number from its row on.
     """
-    *lead, n, _ = static_dims(x)
+    n, _ = inner_sizes(x)
     factor = op.composite("Cholesky", x)
     if not n:
-        return factor, op.Expand(op.const(np.array(0, np.int32)), lead)
+        return factor, op.Expand(op.const(np.array(0, np.int32)), shape_of_stack(op, x))
     diagonal = op.ReduceSum(op.Where(op.const(np.eye(n, dtype=bool)), factor, op.const(0.0, x.dtype)), [-1], keepdims=0)
     fails = op.Cast(op.Not(op.Greater(diagonal, op.const(0.0, x.dtype))), to=ir.DataType.INT32)
     fails = op.Where(op.IsInf(diagonal), op.const(np.array(1, np.int32)), fails)
@@ -66,8 +67,7 @@ def cholesky_ex(op: Builder, x: Value) -> tuple[Value, Value]:
 @composite("TriangularSolve", like=[1])
 def triangular_solve(op: Builder, a: Value, b: Value, *, upper: int = 0, unit: int = 0, transpose: int = 0) -> Value:
     """X with op(A) X = B, where op(A) is the triangle, transposed or not; a unit triangle has ones on its diagonal."""
-    *lead, n, _ = static_dims(a)
-    rank = len(lead) + 2
+    (n, _), rank = inner_sizes(a), len(dims(a))
     if transpose:
         a, upper = op.Transpose(a, perm=[*range(rank - 2), rank - 1, rank - 2]), 1 - upper
     places = np.arange(n)[:, None]
@@ -83,7 +83,7 @@ def triangular_solve(op: Builder, a: Value, b: Value, *, upper: int = 0, unit: i
             value = value / op.MatMul(factors, here)
         return None, [x + here * value], []
 
-    nothing = op.Expand(op.const(0.0, b.dtype), list(static_dims(b)))
+    nothing = op.Expand(op.const(0.0, b.dtype), op.shape_of(b))
     (x,), _ = repeat(op, row, trip=n, carried=[nothing], captured=[a, b], reverse=bool(upper))
     return x
 
@@ -111,10 +111,10 @@ def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
 
     Of x the lower triangle is read. Source: Golub and Van Loan, Matrix computations, section 8.5.
     """
-    *lead, n, _ = static_dims(x)
+    n, _ = inner_sizes(x)
     whole, eye = _mirrored(op, x), np.eye(n)
     pairs = _pairs(n)
-    vectors = op.Expand(op.const(eye, x.dtype), [*lead, n, n])
+    vectors = op.Expand(op.const(eye, x.dtype), op.shape_of(x))
     if len(pairs):
 
         def rotation(
@@ -128,7 +128,7 @@ def eigh(op: Builder, x: Value) -> tuple[Value, Value]:
         (whole, vectors), _ = repeat(op, rotation, trip=len(pairs), carried=[whole, vectors], scanned=[op.const(pairs)])
     values = op.ReduceSum(whole * op.const(eye, x.dtype), [-1], keepdims=0)
     values, order = op.TopK(values, op.const(np.array([n], np.int64)), axis=-1, largest=0, outputs=2)
-    order = op.Expand(op.Unsqueeze(order, [-2]), [*lead, n, n])
+    order = op.Expand(op.Unsqueeze(order, [-2]), op.shape_of(x))
     return values, op.GatherElements(vectors, order, axis=-1)
 
 
@@ -150,12 +150,13 @@ def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
     In the full one U and V are square; the further columns are those that complete them to an orthonormal basis.
     Source: Golub and Van Loan, Matrix computations, section 8.6.3.
     """
-    *lead, rows, columns = static_dims(x)
+    rows, columns = inner_sizes(x)
     if columns > rows:
         values, u, vh = op.composite("Svd", transposed(op, x), outputs=3, full=full)
         return values, transposed(op, vh), transposed(op, u)
     eye, pairs = np.eye(columns), _pairs(columns)
-    table, vectors = x, op.Expand(op.const(eye, x.dtype), [*lead, columns, columns])
+    square = shape_of_stack(op, x, columns, columns)
+    table, vectors = x, op.Expand(op.const(eye, x.dtype), square)
     if len(pairs):
 
         def rotation(
@@ -171,8 +172,8 @@ def svd(op: Builder, x: Value, *, full: int = 0) -> tuple[Value, Value, Value]:
     values = op.Sqrt(op.ReduceSum(table * table, [-2], keepdims=0))
     values, order = op.TopK(values, op.const(np.array([columns], np.int64)), axis=-1, outputs=2)
     order = op.Unsqueeze(order, [-2])
-    table = op.GatherElements(table, op.Expand(order, [*lead, rows, columns]), axis=-1)
-    vectors = op.GatherElements(vectors, op.Expand(order, [*lead, columns, columns]), axis=-1)
+    table = op.GatherElements(table, op.Expand(order, op.shape_of(x)), axis=-1)
+    vectors = op.GatherElements(vectors, op.Expand(order, square), axis=-1)
     u = table / op.Unsqueeze(values, [-2])
     if full and rows > columns:
         basis, _ = op.composite("Qr", u, outputs=2, complete=1)

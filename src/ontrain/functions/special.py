@@ -133,8 +133,14 @@ def _broadcast(inputs: Sequence[Any], **_: object) -> list[tuple[ir.DataType, ir
 
 def _both(op: Builder, a: Value, b: Value) -> tuple[Value, Value]:
     """Both in the shape that they broadcast to."""
-    shape = np.broadcast_shapes(static_dims(a), static_dims(b))
-    return op.Expand(a, shape), op.Expand(b, shape)
+    return _expanded(op, a, b), _expanded(op, b, a)
+
+
+def _expanded(op: Builder, a: Value, b: Value) -> Value:
+    """The first in the shape that both broadcast to; where that varies, the shape of an Expand would not be known."""
+    if a.shape is not None and b.shape is not None and a.shape.is_static() and b.shape.is_static():
+        return op.Expand(a, np.broadcast_shapes(static_dims(a), static_dims(b)))
+    return op.Where(op.const(True), a, b)
 
 
 @composite("Zeta", infer=_broadcast)
@@ -157,7 +163,7 @@ def zeta(op: Builder, s: Value, q: Value) -> Value:
     lowest = op.ReduceMin(q, keepdims=0)
     lowest = op.Where(op.Greater(lowest, op.const(-1e4, s.dtype)), lowest, zero)  # not for what is no number
     trip = op.Cast(op.Max(op.const(10.0, s.dtype), 11.0 - op.Floor(lowest)), to=ir.DataType.INT64)
-    (total, a), _ = repeat(op, term, trip=trip, carried=[op.Expand(zero, op.shape_of(q)), q], captured=[s])
+    (total, a), _ = repeat(op, term, trip=trip, carried=[_expanded(op, zero, q), q], captured=[s])
     last = op.Pow(a, -s)
     total = total + last * a / (s - 1.0) + last * 0.5
     factor = s * last / a
@@ -288,7 +294,7 @@ def orthogonal_polynomial(op: Builder, x: Value, degree: Value, *, family: str =
         going = op.Less(k, degree)
         return None, [op.Where(going, _next(plain, x, k, now, before), now), op.Where(going, now, before)], []
 
-    unit = op.Expand(op.const(1.0, x.dtype), op.shape_of(x))
+    unit = _expanded(op, op.const(1.0, x.dtype), x)
     steps = op.Max(op.ReduceMax(degree, keepdims=0), op.const(1.0, x.dtype)) - 1.0
     trip, states = op.Cast(steps, to=ir.DataType.INT64), [x * slope + constant, unit]
     (value, _), _ = repeat(op, step, trip=trip, carried=states, captured=[x, degree])

@@ -249,7 +249,7 @@ def _unrolled(
 
 
 def _rows(op: Builder, value: ir.Value) -> list[ir.Value]:
-    count = static_dims(value)[0]
+    (count,) = static_dims(ir.Value(name=value.name, shape=ir.Shape(list(dims(value))[:1])))
     parts = each(op.Split(value, axis=0, num_outputs=count, outputs=count)) if count > 1 else (value,)
     return [op.Squeeze(part, [0]) for part in parts]
 

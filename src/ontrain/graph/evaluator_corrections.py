@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_loop as onnx_loop
+from onnx.reference.ops.op_cum_sum import CumSum as OnnxCumSum
 from onnx.reference.ops.op_max_pool import MaxPool as OnnxMaxPool
 
 from ontrain.operators import check_divisor, divided, resolved_pads, window_counts, window_places
@@ -145,6 +146,17 @@ class ConvTranspose(OpRun):
         return (y if b is None else y + b.reshape(1, -1, *([1] * rank)),)
 
 
+class CumSum(OnnxCumSum):
+    """onnx's refuses an axis that is a vector of one number, which onnxruntime takes, and tf2onnx writes."""
+
+    def _run(
+        self, x: Array, axis: Array, exclusive: int | None = None, reverse: int | None = None
+    ) -> tuple[Array, ...]:
+        run: Any = super()._run
+        results: tuple[Array, ...] = run(x, axis.reshape(()) if axis.shape == (1,) else axis, exclusive, reverse)
+        return results
+
+
 class Div(OpRun):
     """onnx's gives any integer for a division by zero."""
 
@@ -223,6 +235,6 @@ def _no_rows(type_: onnx.TypeProto) -> Array:
 
 
 CORRECTIONS: list[type[OpRun]] = [
-    AveragePool, ConvTranspose, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod, Pad,
+    AveragePool, ConvTranspose, CumSum, Div, GatherElements, LRN, Loop, LpNormalization, MaxPool, Mod, Pad,
     RegexFullMatch,
 ]  # fmt: skip

@@ -137,5 +137,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": _whole("Floor"),
     "ceil": _whole("Ceil"),
     "round": _whole("Round"),
+    "inf": lambda op: op.const(np.array([np.inf])),
     "sqrt": lambda op, x: op.Sqrt(_float(op, x)),
 }

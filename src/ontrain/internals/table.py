@@ -119,6 +119,13 @@ TABLE: tuple[Row, ...] = (
         "capturing a forward with an `assert` or `if …: raise` on sizes that follow from values", replaced=True),
     Row("torch.fx.experimental.symbolic_shapes.ShapeEnv.evaluate_expr", "answer what forward asks about values",
         None, _DECISIONS, replaced=True),
+    Row("torch.fx.experimental.proxy_tensor.proxy_call", "know numbers that have to be constants of a graph", None,
+        "capturing an operator with a number that varies where a graph has a constant", replaced=True),
+    *(
+        Row(f"torch.utils._sympy.reference.PythonReferenceAnalysis.{name}", "write down what holds of numbers", None,
+            "a forward that divides a number out of a tensor and makes a size of the quotient", replaced=True)
+        for name in ("ceil_to_int", "floor_to_int", "int_truediv")
+    ),
     Row("torch.fx.experimental.proxy_tensor.get_proxy_mode", "run a program on values while it is traced",
         o.returns(None), _DECISIONS),
     Row("torch.fx.experimental.sym_node.SymNode._expr", "know the symbol of a number", None, _DECISIONS,

@@ -13,7 +13,7 @@ from ontrain.operators.agreement import broadcast, shape_of, size_of
 from ontrain.operators.emit import Emitter, Value
 from ontrain.operators.gradients import Adjoints, Op, gradient
 from ontrain.operators.record import DOMAIN, Precision, Rows, Stock, define
-from ontrain.operators.shapes import static_dims
+from ontrain.operators.shapes import dims, static_dims
 
 __all__ = ["transposed"]
 
@@ -45,7 +45,7 @@ def _gemm_flops(node: ir.Node) -> int:
 
 def transposed(op: Emitter, x: Value) -> Value:
     """Swap the last two axes of `x`; a value that is itself such a swap is undone instead."""
-    rank = len(static_dims(x))
+    rank = len(dims(x))
     swap = [*range(rank - 2), rank - 1, rank - 2]
     maker = x.producer()
     if maker is not None and maker.op_type == "Transpose" and not maker.domain:

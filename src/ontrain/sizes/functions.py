@@ -33,6 +33,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": round,
     "float": float,
     "sqrt": math.sqrt,
+    "inf": lambda: math.inf,
     "==": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
     "<": lambda a, b: a < b,
@@ -44,7 +45,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "not": lambda condition: not condition,
     "where": lambda condition, a, b: a if condition else b,
 }
-"""Name, as in Python, and value: a quotient, a root and `float` are floats, and so is what is computed of them."""
+"""Name, as in Python, and value: quotients, roots and `float` are floats, and so is what holds one."""
 
 INFIX = frozenset(("//", "%", "/", "**", "==", "!=", "<", "<=", ">", ">=", "and", "or"))
 """Functions that are written between their arguments."""

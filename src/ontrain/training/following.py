@@ -18,6 +18,8 @@ __all__ = ["Following", "check_apart", "check_parameter_hooks", "check_replaceme
 
 _FUTILE = 3
 """Changes of attributes that leave the graph as it was, after which attributes are no longer looked at."""
+_NAMES = frozenset({"loss_fn"})
+"""What of the module as a trainer calls it, beside its parts, a user may change: its description stays."""
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -52,7 +54,7 @@ class Following:
 
     def _take_up(self, constants: Iterable[torch.Tensor]) -> None:
         self._constants += constants
-        self._watch = Watch(self._module, self._constants)
+        self._watch = Watch(self._module, self._constants, names={id(self._module.__dict__): _NAMES})
         self._modes = self._training_modes() or self._modes
 
     def has_other_state(self) -> bool:

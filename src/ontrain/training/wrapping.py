@@ -27,8 +27,8 @@ class DescribedModule(torch.nn.Module):
 
     With a loss function the last input is the label: outputs are (loss, *outputs of the model). Without one, the
     model's own outputs are taken by name where it returns a dictionary (Hugging Face's ModelOutput is one), else by
-    position. Inputs are passed by keyword where `forward` has parameters of all their names in another
-    order or by keyword only, else by position, as an ordinary call does: hooks of the module see which.
+    position. Inputs are passed by keyword where `forward` takes all their names and has some of them in other places or
+    by keyword only, else by position, as an ordinary call does: hooks of the module see which.
     """
 
     def __init__(self, model: torch.nn.Module, desc: ModelDescription, loss_fn: Callable[..., Any] | None) -> None:
@@ -104,11 +104,14 @@ class DescribedModule(torch.nn.Module):
 
     def _by_keyword(self, names: Sequence[str]) -> bool:
         parameters = inspect.signature(self.model.forward).parameters
-        by_name, by_place = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY
+        kinds = [parameter.kind for parameter in parameters.values()]
         known = [parameters[name].kind for name in names if name in parameters]
-        if len(known) < len(names) or by_place in known:
+        takes_any = inspect.Parameter.VAR_KEYWORD in kinds
+        if (len(known) < len(names) and not takes_any) or inspect.Parameter.POSITIONAL_ONLY in known:
             return False
-        return by_name in known or list(parameters)[: len(names)] != [*names]
+        places = {name: place for place, name in enumerate(parameters)}
+        elsewhere = any(places.get(name, place) != place for place, name in enumerate(names))
+        return elsewhere or inspect.Parameter.KEYWORD_ONLY in known
 
     def _pick(self, result: object, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
         if isinstance(result, Mapping):

@@ -30,6 +30,8 @@ from tests.capture.packages import (
     unusual,
     variants,
     volumes,
+    wider,
+    wider_languages,
 )
 from tests.capture.packages.entry import MODELS, PackageModel
 
@@ -65,4 +67,6 @@ __all__ = [
     "unusual",
     "variants",
     "volumes",
+    "wider",
+    "wider_languages",
 ]

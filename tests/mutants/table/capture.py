@@ -171,4 +171,38 @@ MUTANTS = [
     # A trace would write to tensors outside of the module.
     mutant("capture/outside.py", "if _writes(name):", "if False:", "training/ortmodule/test_repeating.py"),
     mutant("capture/writes.py", "write.take_back(before)", "pass", "training/ortmodule/test_repeating.py"),
+    mutant(
+        "capture/windows.py",
+        "places / (count if periodic else count - 1)",
+        "places / count",
+        "capture/test_windows.py",
+    ),
+    mutant(
+        "capture/ranges.py",
+        "return limit.detach() if isinstance(limit, torch.Tensor) else limit",
+        "return limit",
+        "capture/test_ranges.py",
+        "no_gradient",
+    ),
+    mutant(
+        "capture/structure.py",
+        "return kind(values[0].item())",
+        "return values[0]",
+        "capture/test_number_types.py",
+        "each_step",
+    ),
+    mutant(
+        "capture/number_types.py",
+        "return torch.sym_float(value)",
+        "return builtins.float(value)",
+        "capture/test_number_types.py",
+        "vary",
+    ),
+    mutant(
+        "capture/unfit_numbers.py",
+        "if func in operators and traced_here():",
+        "if False:",
+        "capture/test_unfit_numbers.py",
+        "each_number",
+    ),
 ]

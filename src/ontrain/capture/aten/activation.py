@@ -10,8 +10,9 @@ import torch
 
 from ontrain.capture.aten.precision import in_single
 from ontrain.capture.aten.registry import aten
-from ontrain.capture.context import AtenBuilder
+from ontrain.capture.context import AtenBuilder, Scalar
 from ontrain.operators import Value
+from ontrain.sizes import Size
 
 __all__: list[str] = []
 
@@ -149,15 +150,15 @@ def log_sigmoid_forward(op: AtenBuilder, x: Value) -> tuple[Value, None]:
 
 
 @aten("elu")
-def elu(op: AtenBuilder, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
-    if scale == input_scale == 1:
+def elu(op: AtenBuilder, x: Value, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> Value:
+    if scale == input_scale == 1 and not isinstance(alpha, Size):
         return op.Elu(x, alpha=float(alpha))
     return _scaled_elu(op, x, alpha, scale, input_scale)
 
 
 @in_single
-def _scaled_elu(op: AtenBuilder, x: Value, alpha: float, scale: float, input_scale: float) -> Value:
-    if input_scale != 1:
+def _scaled_elu(op: AtenBuilder, x: Value, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Value:
+    if input_scale != 1 or isinstance(alpha, Size):
         # The exponential of a great x would be infinite, and its gradient no number though it is not chosen.
         low = op.Min(x, op.cast(0, x.dtype)) * op.cast(input_scale, x.dtype)
         negative = (op.Exp(low) - op.cast(1, x.dtype)) * op.cast(alpha, x.dtype)
@@ -183,7 +184,9 @@ def celu(op: AtenBuilder, x: Value, alpha: float = 1.0) -> Value:
 
 
 @aten("leaky_relu")
-def leaky_relu(op: AtenBuilder, x: Value, negative_slope: float = 0.01) -> Value:
+def leaky_relu(op: AtenBuilder, x: Value, negative_slope: Scalar = 0.01) -> Value:
+    if isinstance(negative_slope, Size):
+        return op.Where(op.Greater(x, op.cast(0, x.dtype)), x, x * op.cast(negative_slope, x.dtype))
     return op.LeakyRelu(x, alpha=float(negative_slope))
 
 

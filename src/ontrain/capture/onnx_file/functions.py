@@ -25,8 +25,9 @@ def inline_functions(model: ir.Model) -> None:
     _state_versions(model.graph, model.opset_imports)
     for function in model.functions.values():
         function.opset_imports.clear()  # the nodes know; a difference is no obstacle
-    _Inliner(model).graph(model.graph)
-    model.functions.clear()
+    if model.functions:
+        _Inliner(model).graph(model.graph)
+        model.functions.clear()
     for node in every_node(model.graph):
         for attr in node.attributes.values():
             if attr.is_ref():

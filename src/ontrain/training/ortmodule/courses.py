@@ -143,7 +143,7 @@ def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Call
 
 def _read_by_other_calls(writes: Sequence[Write], call: Callable[..., Calls]) -> list[Write]:
     """The entries on which a second call with other values depends: a running mean of one batch is that of two."""
-    if all(write.holds_tensors for write in writes):
+    if all(write.holds_tensors and not write.is_number for write in writes):
         return []
     try:
         return _compared(writes, functools.partial(call, other=True))[1]

@@ -231,3 +231,26 @@ def test_trees_of_other_labels_are_loaded_without_a_look_into_them(labels):
         outputs=("y", "z"), kinds=[kind],
     )  # fmt: skip
     assert suspect(model) is None
+
+
+@pytest.mark.parametrize("trees", [10, 20, 50])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_votes_that_tie_choose_the_first_class_as_the_forest_does(classes, trees):
+    """Converters write each tree's share of a vote in single precision, a tenth of which is more than a tenth."""
+    votes = [tree % classes for tree in range(trees - trees % classes)]  # as many for each class
+    share = float(np.float32(1 / len(votes)))
+    named = [(tree, voted) for tree, voted in enumerate(votes) if classes > 2 or voted]
+    attributes = {
+        "nodes_treeids": [*range(len(votes))], "nodes_nodeids": [0] * len(votes), "nodes_modes": ["LEAF"] * len(votes),
+        **{f"nodes_{field}": [0] * len(votes) for field in ("featureids", "truenodeids", "falsenodeids")},
+        "nodes_values": [0.0] * len(votes), "class_treeids": [tree for tree, _ in named],
+        "class_nodeids": [0] * len(named), "class_ids": [voted if classes > 2 else 0 for _, voted in named],
+        "class_weights": [share] * len(named), "classlabels_int64s": [*range(classes)],
+    }  # fmt: skip
+    x = np.zeros((3, FEATURES), np.float32)
+    model = model_of(
+        "TreeEnsembleClassifier", [x], outputs=("label", "scores"), kinds=[TensorProto.INT64], **attributes
+    )
+    label, scores = own(model).run(None, {"x0": x})
+    assert label.tolist() == [0, 0, 0]
+    np.testing.assert_allclose(scores, 1 / classes, rtol=1e-6)

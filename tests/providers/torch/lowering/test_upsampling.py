@@ -44,6 +44,22 @@ def test_a_resize_is_the_kernel_where_its_places_are_torchs(rng, way, sizes):
         assert any("upsample" in name for name in names) == bool(native and sizes[2:] != [4, 5])
 
 
+@pytest.mark.parametrize("opset", [11, 19])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", [[2, 3, 8, 10], [2, 3, 7, 3], [2, 3, 4, 11]], ids=str)
+def test_tensorflows_half_pixels_are_as_onnxruntimes(rng, sizes, mode, opset):
+    """The standard has dropped this transformation; tf2onnx writes it into files of every operator set."""
+    fed = {"x": rng.standard_normal((2, 3, 4, 5)).astype(np.float32)}
+    told = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    node = helper.make_node(
+        "Resize", ["x", "none", "none", "sizes"], ["y"], mode=mode,
+        coordinate_transformation_mode="tf_half_pixel_for_nn", **told,
+    )  # fmt: skip
+    weights = {"none": np.zeros(0, np.float32), "sizes": np.array(sizes)}
+    model = file_of([node], fed, weights, ["y"], opset=opset)
+    assert_as_onnxruntime(model, fed, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("scales", [[2, 2], [2, 3], [1, 2], [1.5, 1.5], [0.5, 0.5]], ids=str)
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "cubic"])
 def test_by_scales_as_well(rng, way, scales):

@@ -192,14 +192,15 @@ def classifier(e: Emitter, node: ir.Node) -> None:
     positive = bool((forest.weights[~np.isnan(forest.weights)] >= 0).all())
     silent = torch.from_numpy(~forest.named).to(e.device)
 
+    # Labels are chosen by rounded scores: of ten votes, each a tenth in single precision, five are then just a half.
     def run(x: Tensor) -> tuple[Tensor, Tensor]:
         scores = trees.scores(x.reshape(-1, x.shape[-1]).to(dtype), "SUM")
         if one_score:  # of the second class, whichever the leaves name
             second = scores[:, :1] if forest.named[0] else scores[:, 1:]
-            second = second + base[-1] if len(base) else second
+            second = (second + base[-1] if len(base) else second).to(dtype)
             chosen = (second[:, 0] > (0.5 if positive else 0)).long()
             return labels[chosen], of_two_classes(second, transform, probability=positive)
-        scores = scores + base if len(base) else scores
+        scores = (scores + base if len(base) else scores).to(dtype)
         if trees.width == 1:  # as in onnxruntime, 1 for a row of the class, else 0
             return (scores[:, 0] > 0).long(), transformed(scores, "PROBIT" if transform == "PROBIT" else "NONE")
         best = torch.where(silent, -float("inf"), scores) if not len(base) else scores
