@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
@@ -77,3 +80,27 @@ def test_a_number_beside_a_note_is_told_from_trials_of_all_rows(monkeypatch):
     assert 8 in rows
     ours(torch.randn(8, 4), torch.randint(3, (8,)))
     assert module.calls == 2
+
+
+class Notes(nn.Module):
+    """Notes numbers of each batch in a dictionary: its loss, how many rows are positive, and the first scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.notes = nn.Linear(4, 3), {}
+
+    def forward(self, x):
+        y = self.layer(x).square().mean()
+        self.notes["loss"], self.notes["rows"] = y.item(), (x[:, 0] > 0).sum().item()
+        self.notes.setdefault("scale", x.abs().max().item())
+        return y
+
+
+def test_numbers_that_each_call_notes_in_a_dictionary_are_written_by_one_capture():
+    eager = Notes().double()
+    ours = ORTModule(copy.deepcopy(eager))
+    for _ in range(4):
+        x = torch.randn(6, 4, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x))
+        assert ours.module.notes == pytest.approx(eager.notes, rel=1e-12)
+    assert ours._engine.captures <= 2  # one for the first call alone

@@ -64,7 +64,8 @@ def courses(
         except Exception:  # noqa: BLE001 - a module of the user's, which may hold what cannot be copied
             continue
         read = read or _read_by_other_calls(writes, call)
-        return Courses([_course(write, calls, is_read=write in read) for write in writes], calls.objects)
+        each = [_course(write, calls, is_read=write in read) for write in writes]
+        return Courses([_of_numbers(*pair, call) for pair in zip(writes, each, strict=True)], calls.objects)
     return None
 
 
@@ -149,6 +150,16 @@ def _read_by_other_calls(writes: Sequence[Write], call: Callable[..., Calls]) ->
         return _compared(writes, functools.partial(call, other=True))[1]
     except Exception:  # noqa: BLE001 - forward may refuse other values
         return []
+
+
+def _of_numbers(write: Write, course: Course, call: Callable[..., Calls]) -> Course:
+    """The course of a number that two equal calls leave equal: other values tell whether the second call writes it."""
+    if course is not Course.ONCE or not write.is_number:
+        return course
+    try:
+        return _course(write, call(other=True), is_read=False)
+    except Exception:  # noqa: BLE001 - forward may refuse other values
+        return course
 
 
 def _depends_on(write: Write, calls: Calls, call: Callable[..., Calls]) -> bool:
