@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
@@ -104,3 +105,33 @@ def test_numbers_that_each_call_notes_in_a_dictionary_are_written_by_one_capture
         torch.testing.assert_close(ours(x), eager(x))
         assert ours.module.notes == pytest.approx(eager.notes, rel=1e-12)
     assert ours._engine.captures <= 2  # one for the first call alone
+
+
+def add(module, x):
+    module.positive += (x[:, 0] > 0).sum().item()
+
+
+class Sums(nn.Module):
+    """Adds numbers of each batch to what the calls before have left."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.average, self.positive, self.notes = nn.Linear(4, 3), 0.0, 0, {"least": math.inf}
+
+    def forward(self, x):
+        y = self.layer(x).square().mean()
+        self.average = 0.9 * self.average + 0.1 * y.item()
+        self.notes["total"] = self.notes.get("total", 0.0) + y.item()
+        add(self, x)
+        return y * 2
+
+
+def test_numbers_that_calls_add_up_are_eagers():
+    eager = Sums().double()
+    ours = ORTModule(copy.deepcopy(eager))
+    for rows in (6, 5, 6, 7):
+        x = torch.randn(rows, 4, dtype=torch.float64)
+        torch.testing.assert_close(ours(x), eager(x))
+        own = ours.module
+        assert own.average == pytest.approx(eager.average, rel=1e-12) and own.positive == eager.positive
+        assert own.notes == pytest.approx(eager.notes, rel=1e-12)

@@ -171,10 +171,13 @@ def _depends_on(write: Write, calls: Calls, call: Callable[..., Calls]) -> bool:
 
 
 def _agree(calls: Calls, restored: Calls, compared: Sequence[Write]) -> bool:
-    """Whether second calls return the same, and write the same tensors to some entries."""
+    """Whether second calls return the same, and write the same tensors, and numbers out of tensors, to some entries."""
     if not alike(calls.results, restored.results):
         return False
-    return all(alike(flatten(_value(write, calls))[0], flatten(_value(write, restored))[0]) for write in compared)
+    left = [(_value(write, calls), _value(write, restored)) for write in compared]
+    if any(write.is_number and not is_same(*pair) for write, pair in zip(compared, left, strict=True)):
+        return False
+    return all(alike(flatten(now)[0], flatten(then)[0]) for now, then in left)
 
 
 def _value(write: Write, calls: Calls) -> Any:
