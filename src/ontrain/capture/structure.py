@@ -90,7 +90,8 @@ def flatten(value: Any, within: frozenset[int] = frozenset()) -> tuple[list[torc
     return [], Spec("plain", type=type(value), value=value)
 
 
-_NO_OBJECTS = (nn.Module, BaseException, types.ModuleType, torch.SymInt, torch.SymFloat, torch.SymBool)
+_VARYING = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NO_OBJECTS = (nn.Module, BaseException, types.ModuleType, *_VARYING)
 
 
 def _is_object(value: Any) -> bool:
@@ -165,7 +166,8 @@ def _build(spec: Spec, leaves: Iterator[Any]) -> Any:
     if spec.kind == "sparse":
         return assembled(values, spec.value)
     if spec.kind == "number":
-        return kind(values[0].item())
+        number = values[0].item()
+        return number if isinstance(number, _VARYING) else kind(number)
     if spec.kind in ("namedtuple", "slice"):
         return kind(*values)
     if spec.kind == "sequence":

@@ -74,6 +74,11 @@ class Write:
         return self.spec is not None and self.spec.kind == "number"
 
     @property
+    def holds_numbers(self) -> bool:
+        """Whether the value consists of such numbers, among others."""
+        return self.spec is not None and _holds_numbers(self.spec)
+
+    @property
     def holds_sizes(self) -> bool:
         """Whether the value consists of sizes of the inputs, among others."""
         return self.spec is not None and any(isinstance(leaf, (*_SIZES, Size)) for leaf in plain_leaves(self.spec))
@@ -319,6 +324,10 @@ def _known(write: Write, symbols: set[str]) -> Write:
         return replace(write, is_repeatable=False)
     sizes = [leaf for leaf in plain_leaves(spec) if isinstance(leaf, Size)]
     return replace(write, spec=spec, is_repeatable=all(size.symbols() <= symbols for size in sizes))
+
+
+def _holds_numbers(spec: Spec) -> bool:
+    return spec.kind == "number" or any(map(_holds_numbers, spec.children))
 
 
 def _sized(spec: Spec) -> Spec:

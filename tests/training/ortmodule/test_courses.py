@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
+from collections import deque
 
 import pytest
 import torch
@@ -104,34 +104,87 @@ def test_numbers_that_each_call_notes_in_a_dictionary_are_written_by_one_capture
         x = torch.randn(6, 4, dtype=torch.float64)
         torch.testing.assert_close(ours(x), eager(x))
         assert ours.module.notes == pytest.approx(eager.notes, rel=1e-12)
-    assert ours._engine.captures <= 2  # one for the first call alone
+    if note is not metered:  # whose mean each count is captured anew for
+        assert ours._engine.captures <= 3  # one without the notes, one that begins them, one that goes on
 
 
-def add(module, x):
+class Meter:
+    """A running mean, as training loops have them."""
+
+    def __init__(self):
+        self.total, self.count, self.mean = 0.0, 0, 0.0
+
+    def update(self, value, count):
+        self.total, self.count = self.total + value * count, self.count + count
+        self.mean = self.total / self.count
+
+
+def averaged(module, x, y):
+    module.average = 0.9 * module.average + 0.1 * y.item()
+
+
+def counted(module, x, y):
     module.positive += (x[:, 0] > 0).sum().item()
 
 
-class Sums(nn.Module):
-    """Adds numbers of each batch to what the calls before have left."""
+def summed(module, x, y):
+    module.notes["total"] = module.notes.get("total", 0.0) + y.item()
 
-    def __init__(self):
+
+def paired(module, x, y):
+    module.pair = (y.item(), x.mean().item())
+
+
+def noted_anew(module, x, y):
+    module.notes = {"loss": y.item(), "twice": (2 * y).item()}
+
+
+def updated(module, x, y):
+    module.notes.update(loss=y.item(), mean=x.mean().item())
+
+
+def metered(module, x, y):
+    module.meter.update(y.item(), x.shape[0])
+
+
+def listed(module, x, y):
+    module.losses.append(y.item())
+
+
+def last(module, x, y):
+    module.recent.append(y.item())
+
+
+NOTING = [averaged, counted, summed, paired, noted_anew, updated, metered, listed, last]
+
+
+class Noting(nn.Module):
+    """Calls a function that notes or adds up numbers of each batch."""
+
+    def __init__(self, note):
         super().__init__()
-        self.layer, self.average, self.positive, self.notes = nn.Linear(4, 3), 0.0, 0, {"least": math.inf}
+        self.layer, self.note, self.meter = nn.Linear(4, 3), note, Meter()
+        self.average, self.positive, self.pair, self.notes = 0.0, 0, None, {}
+        self.losses, self.recent = [], deque(maxlen=3)
 
     def forward(self, x):
         y = self.layer(x).square().mean()
-        self.average = 0.9 * self.average + 0.1 * y.item()
-        self.notes["total"] = self.notes.get("total", 0.0) + y.item()
-        add(self, x)
+        self.note(self, x, y)
         return y * 2
 
+    def noted(self):
+        single = [self.average, self.positive, *(self.pair or ()), *vars(self.meter).values()]
+        return [*single, *self.notes.values(), *self.losses, *self.recent]
 
-def test_numbers_that_calls_add_up_are_eagers():
-    eager = Sums().double()
+
+@pytest.mark.parametrize("note", NOTING)
+def test_numbers_that_calls_note_and_add_up_are_eagers(note):
+    eager = Noting(note).double()
     ours = ORTModule(copy.deepcopy(eager))
-    for rows in (6, 5, 6, 7):
+    for rows in (6, 5, 6, 7, 5):
         x = torch.randn(rows, 4, dtype=torch.float64)
         torch.testing.assert_close(ours(x), eager(x))
-        own = ours.module
-        assert own.average == pytest.approx(eager.average, rel=1e-12) and own.positive == eager.positive
-        assert own.notes == pytest.approx(eager.notes, rel=1e-12)
+        assert ours.module.noted() == pytest.approx(eager.noted(), rel=1e-12)
+        assert list(ours.module.notes) == list(eager.notes)
+    if note is not metered:  # whose mean each count is captured anew for
+        assert ours._engine.captures <= 3  # one without the notes, one that begins them, one that goes on

@@ -144,7 +144,7 @@ def _compared(writes: Sequence[Write], call: Callable[..., Calls]) -> tuple[Call
 
 def _read_by_other_calls(writes: Sequence[Write], call: Callable[..., Calls]) -> list[Write]:
     """The entries on which a second call with other values depends: a running mean of one batch is that of two."""
-    if all(write.holds_tensors and not write.is_number for write in writes):
+    if all(write.holds_tensors and not write.holds_numbers for write in writes):
         return []
     try:
         return _compared(writes, functools.partial(call, other=True))[1]
@@ -154,7 +154,7 @@ def _read_by_other_calls(writes: Sequence[Write], call: Callable[..., Calls]) ->
 
 def _of_numbers(write: Write, course: Course, call: Callable[..., Calls]) -> Course:
     """The course of a number that two equal calls leave equal: other values tell whether the second call writes it."""
-    if course is not Course.ONCE or not write.is_number:
+    if course is not Course.ONCE or not write.holds_numbers:
         return course
     try:
         return _course(write, call(other=True), is_read=False)
@@ -174,10 +174,11 @@ def _agree(calls: Calls, restored: Calls, compared: Sequence[Write]) -> bool:
     """Whether second calls return the same, and write the same tensors, and numbers out of tensors, to some entries."""
     if not alike(calls.results, restored.results):
         return False
-    left = [(_value(write, calls), _value(write, restored)) for write in compared]
-    if any(write.is_number and not is_same(*pair) for write, pair in zip(compared, left, strict=True)):
-        return False
-    return all(alike(flatten(now)[0], flatten(then)[0]) for now, then in left)
+    for write in compared:
+        (tensors, spec), (others, other_spec) = flatten(_value(write, calls)), flatten(_value(write, restored))
+        if not alike(tensors, others) or (write.holds_numbers and spec != other_spec):
+            return False
+    return True
 
 
 def _value(write: Write, calls: Calls) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,11 +44,13 @@ class Place:
         table: which has it.
         name: of the entry.
         ways: the entries by which forward comes to the table, and their values: where one is another, so is the table.
+        is_number: whether forward computes a number there from one that it finds: both vary.
     """
 
     table: Table
     name: Any
     ways: Sequence[tuple[Table, Any, Any]] = ()
+    is_number: bool = False
 
     @property
     def key(self) -> tuple[int, Any]:
@@ -59,8 +61,17 @@ class Place:
         """Return what is there now, `MISSING` if there is nothing."""
         return list(self.table.owner) if self.name is ALL else self.table.value(self.name)
 
+    def argument(self) -> Any:
+        """Return what is there as an argument of a call: a number that varies in a tensor."""
+        value = self.value()
+        if not self.is_number or type(value) not in (int, float):
+            return _copied(value)
+        return torch.tensor(value, dtype=torch.float64 if type(value) is float else torch.int64, device="cpu")
+
     def put(self, value: Any, *, within: bool = False) -> None:
-        """Write to the entry, or into the dictionary or list that is there."""
+        """Write to the entry, or into the dictionary or list that is there; of a number's tensor the number."""
+        if self.is_number and isinstance(value, torch.Tensor):
+            value = value.item()
         now = self.table.value(self.name) if within else MISSING
         if type(now) is dict and type(value) is dict:
             now.clear()
@@ -99,6 +110,8 @@ def places_of(module: nn.Module, writes: Sequence[Write], known: Collection[Plac
 
 def _place(write: Write, tables: Sequence[Table]) -> Place | None:
     table, name, ways = write.table, write.name, ways_to(write.table, tables)
+    if write.is_number:
+        return Place(table, name, ways, is_number=True)
     if isinstance(table.owner, deque) and table.owner.maxlen is not None:
         return Place(table, ALL, ways)
     if name is MORE or (name is ALL and write.length != len(table.entries())):
@@ -130,11 +143,11 @@ class _Keeping(nn.Module):
 
     def __init__(self, module: nn.Module, places: Sequence[Place]) -> None:
         super().__init__()
-        self.module, self.places = module, tuple(Place(place.table, place.name) for place in places)
+        self.module, self.places = module, tuple(replace(place, ways=()) for place in places)
 
     def __deepcopy__(self, copies: dict[int, Any]) -> _Keeping:
         module = copy.deepcopy(self.module, copies)
-        double = _Keeping(module, [Place(place.table.copy_in(copies), place.name) for place in self.places])
+        double = _Keeping(module, [replace(place, table=place.table.copy_in(copies)) for place in self.places])
         double.training = self.training
         return double
 
@@ -193,8 +206,8 @@ class KeptState:
     def __call__(self, args: tuple[object, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what forward returns, and leave what it leaves."""
         self._keeping.training = self._module.training
-        values = {str(number): place.value() for number, place in enumerate(self._places)}
-        state = {number: _copied(value) for number, value in values.items() if value is not MISSING}
+        values = {str(number): place.argument() for number, place in enumerate(self._places)}
+        state = {number: value for number, value in values.items() if value is not MISSING}
         result, left = self.engine((state, args, dict(kwargs)), {})
         if torch.is_inference_mode_enabled():
             left = _outside_of_inference(left)

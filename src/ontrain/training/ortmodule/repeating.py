@@ -170,7 +170,7 @@ def repetitions(
         raise KeptStateError(places)
     tables, repeated = tables_of(module), modes
     for (write, names), course in zip(written, seen.each, strict=True):
-        if course is Course.ONCE and names and not write.is_number:
+        if course is Course.ONCE and names and not write.holds_numbers:
             course = _by_graph(captured, names)
         elif write.is_repeatable or write.is_bare:
             course = _by_code(write, course, functions, named)
@@ -295,7 +295,7 @@ def _by_code(write: Write, course: Course, functions: Sequence[FunctionType], na
         functions: all that forward may run of the user's and of the modules' classes.
         named: these, and all that can be come to from them.
     """
-    fixed = write.holds_tensors and not write.is_number
+    fixed = write.holds_tensors and not write.holds_numbers
     if fixed or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
         return course
     if course is Course.ONCE:
