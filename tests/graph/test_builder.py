@@ -57,11 +57,3 @@ def test_equal_bytes_of_two_dtypes_are_two_constants():
     again = op.const(first.const_value.numpy().view(np.uint8).view(eights[1]))
     assert first is not again and {first.dtype, other.dtype} == {ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ}
     assert again.dtype == ir.DataType.FLOAT8E4M3FNUZ
-
-
-def test_a_node_that_is_not_needed_is_no_reader_of_its_operands():
-    x = ir.Value(name="x", shape=ir.Shape([2, 3]), type=ir.TensorType(ir.DataType.FLOAT))
-    op = Builder(new_model([x], "g").graph)
-    number = op.const(1.0)
-    assert op.Cast(x, to=1) is x and op.Shape(x).const_value is not None and op.Neg(number).const_value is not None
-    assert not x.uses() and not number.uses()

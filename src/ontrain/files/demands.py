@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["DEMANDING", "Demand", "demands_of", "stacked"]
+__all__ = ["DEMANDING", "OPTIONAL_OPERANDS", "Demand", "demands_of", "stacked"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,9 @@ _DEMANDS: dict[tuple[str, str], tuple[Demand, ...]] = {
 _SCAN = "Scan"
 DEMANDING = (*{name.encode() for _, name in _DEMANDS}, _SCAN.encode())
 """Operators that a file must name to have demands."""
+
+OPTIONAL_OPERANDS = ("LayerNormalization", "Max", "Min", "Sum", "Mean", "Einsum")
+"""Operators whose kernels end the process only where an operand is left out."""
 
 
 def demands_of(node: onnx.NodeProto, ranks: dict[str, int]) -> tuple[Demand, ...]:

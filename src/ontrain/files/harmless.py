@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from ontrain.files.demands import DEMANDING, Demand, demands_of
+from ontrain.files.demands import DEMANDING, OPTIONAL_OPERANDS, Demand, demands_of
 from ontrain.files.division_guards import INTEGERS, divides_all
 from ontrain.files.element_types import kind_or_twin
 from ontrain.files.inner_graphs import allowed_subgraphs
@@ -21,8 +21,6 @@ __all__ = ["is_harmless"]
 
 _LOOKED_AT = {name.decode() for name in (*TRAPS, TREES)}
 _DIVISIONS = ("Div", "Mod")
-_LISTS = ("LayerNormalization", "Max", "Min", "Sum", "Mean", "Einsum")
-"""Operators that need a guard only where an operand is left out."""
 
 
 def is_harmless(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], opset: int) -> bool:
@@ -48,7 +46,7 @@ def is_harmless(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]], ops
         elif op_type.encode() in DEMANDING:
             if not all(_is_met(demand, shapes.get(node.input[demand.operand])) for demand in demands_of(node, ranks)):
                 return False
-        elif op_type not in _LISTS or not node.input:
+        elif op_type not in OPTIONAL_OPERANDS or not node.input:
             return False
     return not divisors or _are_divisors(divisors, graph, opset)
 

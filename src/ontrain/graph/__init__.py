@@ -14,7 +14,6 @@ from ontrain.graph.control import (
     trace,
 )
 from ontrain.graph.display import to_text
-from ontrain.graph.edit import edit as edit, sweep as sweep
 from ontrain.graph.evaluator_corrections import CORRECTIONS as CORRECTIONS
 from ontrain.graph.family import Bound as Bound, Family as Family
 from ontrain.graph.fold import KEEPS_FILLS as KEEPS_FILLS, evaluate as evaluate

@@ -28,7 +28,7 @@ from ontrain.operators import (
     static_dims,
 )
 
-__all__ = ["Builder", "Editor", "content_of", "new_attribute"]
+__all__ = ["Builder", "content_of", "new_attribute"]
 
 Results = Value | tuple[Value, ...]
 """The output of a node, or a tuple of several."""
@@ -114,14 +114,12 @@ class Builder:
         if self._fold:
             known = self._known(node)
             if known is not None:
-                _let_go(node)
                 return known
         for value, inferred in zip(node.outputs, infer_node(node), strict=False):
             if inferred is not None:
                 value.dtype, value.shape = inferred
         if self._fold and foldable(node, keeps_fills=self._keeps_fills):
             constants = tuple(self.const(array) for array in evaluate(node))
-            _let_go(node)
             return constants[0] if len(constants) == 1 else constants
         return self._append(node, names)
 
@@ -149,13 +147,10 @@ class Builder:
             value.name = self.fresh(wish or f"{node.op_type.lower()}_{self._count}")
         node.name = node.outputs[0].name
         self._count += 1
-        self._place(node)
+        self.graph.append(node)
         self.nodes.append(node)
         outputs = cast(tuple[Value, ...], node.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
-
-    def _place(self, node: ir.Node) -> None:
-        self.graph.append(node)
 
     def const(self, value: Constant, dtype: ir.DataType | None = None) -> Value:
         """Return a constant (an initializer with a value); equal constants are made once."""
@@ -166,7 +161,10 @@ class Builder:
 
     def constant_like(self, value: ir.Value) -> Value:
         """Return a constant of another graph as one of this graph's."""
-        return self._kept(*_with_content(value))
+        assert value.const_value is not None
+        tensor, content = value.meta.get(_CONTENT, (None, None))
+        array = np.asarray(value.const_value.numpy())
+        return self._kept(array, content if tensor is value.const_value else content_of(array))
 
     def _kept(self, array: np.ndarray[Any, Any], key: Hashable) -> Value:
         if key not in self._constants:
@@ -249,50 +247,10 @@ class Builder:
         return ir.DataType.BOOL if isinstance(operands[index], bool) else ir.DataType.INT64
 
 
-def _let_go(node: ir.Node) -> None:
-    """Let a node that comes into no graph not be among the readers of its inputs."""
-    for i in range(len(node.inputs)):
-        node.replace_input_with(i, None)
-
-
-def _with_content(value: ir.Value) -> tuple[np.ndarray[Any, Any], Hashable]:
-    """The numbers of a constant, and what equal constants have in common."""
-    assert value.const_value is not None
-    tensor, content = value.meta.get(_CONTENT, (None, None))
-    array = np.asarray(value.const_value.numpy())
-    return array, content if tensor is value.const_value else content_of(array)
-
-
 def content_of(array: np.ndarray[Any, Any]) -> Hashable:
     """Return what arrays of the same dtype, shape and numbers have in common, and no others."""
     held = array.tobytes() if array.size <= 64 else hashlib.blake2b(array.tobytes()).digest()
     return array.dtype, array.shape, held  # the name of a dtype of `ml_dtypes` is its size alone
-
-
-class Editor(Builder):
-    """Puts nodes before the one of a graph that is looked at; the graph's constants are not made again."""
-
-    def __init__(self, graph: ir.Graph) -> None:
-        super().__init__(graph)
-        self._node: ir.Node | None = None
-        for value in graph.initializers.values():
-            self._constants.setdefault(_with_content(value)[1], cast(Value, value))
-
-    def look_at(self, node: ir.Node | None) -> None:
-        """Put what is made from now on before a node, and let its names be free; at the end where there is none."""
-        self._node = node
-        if node is not None:
-            self._taken.difference_update(v.name for v in node.outputs if v.name)
-
-    def keep(self, node: ir.Node) -> None:
-        """Let a node that stays have its names."""
-        self._taken.update(v.name for v in node.outputs if v.name)
-
-    def _place(self, node: ir.Node) -> None:
-        if self._node is None:
-            super()._place(node)
-        else:
-            self.graph.insert_before(self._node, node)
 
 
 def _names(graph: ir.Graph) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,7 @@ from ontrain.graph.closed_control import closed
 from ontrain.graph.halves import reads
 from ontrain.graph.plain_control import copy_control
 from ontrain.graph.replay import Control, Replay, Rewrite
-from ontrain.graph.standing_outputs import as_output, name_outputs
-from ontrain.graph.subgraphs import live_nodes
+from ontrain.graph.subgraphs import all_nodes, live_nodes, subgraphs
 from ontrain.operators import DOMAIN, OPSET
 
 __all__ = ["Rewrite", "clone_value", "extract", "live_nodes", "model_of", "new_model", "rebuild", "specialise"]
@@ -70,8 +69,8 @@ def rebuild(
     replay = Replay(op, mapped, rewrite=rewrite, control=control, typed=typed)
     replay.run(live_nodes(old))
     for value in old.outputs:
-        new.graph.outputs.append(as_output(op, replay.find(value), value, new.graph.outputs))
-    name_outputs(op, new.graph.outputs, [None if v.is_graph_input() else v.name for v in old.outputs])
+        new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
+    _name_outputs(op, new.graph.outputs, old.outputs)
     return new
 
 
@@ -115,8 +114,41 @@ def model_of(
     replay = Replay(op, mapped, rewrite=rewrite, control=copy_control, typed=typed)
     replay.run(nodes)
     for value in outputs:
-        new.graph.outputs.append(as_output(op, replay.find(value), value, new.graph.outputs))
+        new.graph.outputs.append(_as_output(op, new.graph, replay.find(value), value))
     return new
+
+
+def _as_output(op: Builder, graph: ir.Graph, value: ir.Value, old: ir.Value) -> ir.Value:
+    """Give an output its old metadata; an input, a constant or a second use goes through an Identity."""
+    if value.producer() is None or any(value is done for done in graph.outputs):
+        node = ir.Node("", "Identity", [value], num_outputs=1)
+        node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
+        node.outputs[0].name = op.fresh(f"{old.name}_copy")
+        graph.append(node)
+        value = node.outputs[0]
+    value.metadata_props.update(old.metadata_props)
+    return value
+
+
+def _rename(op: Builder, values: Iterable[ir.Value], names: Container[str | None]) -> None:
+    """Give values other names in place of these."""
+    for value in values:
+        if value.name in names and value.name is not None:
+            value.name = op.fresh(value.name)
+
+
+def _name_outputs(op: Builder, outputs: Sequence[ir.Value], old: Sequence[ir.Value]) -> None:
+    """Give the outputs their old names, all at once: a value may hold the name that belongs to another."""
+    names = {value.name for value in old if not value.is_graph_input()}
+    for node in all_nodes(op.graph):
+        _rename(op, node.outputs, names)
+        for graph in subgraphs(node):
+            _rename(op, graph.inputs, names)
+    for value, before in zip(outputs, old, strict=True):
+        # A copy, of an input or of an output that stands twice, has a name of its own.
+        if not before.is_graph_input() and before.name in names:
+            names.discard(before.name)
+            value.name = before.name
 
 
 def specialise(

@@ -12,7 +12,7 @@ from ontrain.graph.builder import Builder
 from ontrain.graph.source import pass_source_on
 from ontrain.graph.subgraphs import live_nodes, subgraphs
 
-__all__ = ["Control", "Replay", "Rewrite", "alike", "as_outputs", "emit"]
+__all__ = ["Control", "Replay", "Rewrite", "as_outputs", "emit"]
 
 Rewrite = Callable[[Builder, ir.Node, list[ir.Value | None]], Sequence[ir.Value | None] | None]
 """Given the builder, a node of the old graph and its inputs in the new one: new outputs, or None to copy the node."""
@@ -99,13 +99,13 @@ class Replay:
             node.domain, node.op_type, ins, attributes, num_outputs=len(node.outputs), metadata_props=told
         )  # fmt: skip
         names = [v.name for v in node.outputs] if self._naming else ()
-        keeps_types = self.typed and alike(node, ins)
-        outputs = self.op.again(copy, node.outputs, names) if keeps_types else self.op.add(copy, names)
+        alike = self.typed and _alike(node, ins)
+        outputs = self.op.again(copy, node.outputs, names) if alike else self.op.add(copy, names)
         return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
-    """Return whether inputs are of the types that a node's were, so that its outputs are; nothing new is constant."""
+def _alike(node: ir.Node, ins: Sequence[ir.Value | None]) -> bool:
+    """Whether a node's inputs are of the types that they were, so that its outputs are, and nothing new is constant."""
     if any(v.shape is None for v in node.outputs):
         return False
     fed = False

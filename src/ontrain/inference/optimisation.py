@@ -127,7 +127,7 @@ class Optimisation:
 
         Args:
             filed: the file; its weights' values are shared, and left.
-            model: its graph with the types of all values, which is changed.
+            model: its graph with the types of all values.
 
         Returns:
             The file as optimised, its graph with types, and what each pass did: the file as it was where the passes do
@@ -139,20 +139,20 @@ class Optimisation:
         tensors = {name: TorchTensor(tensor, name=name) for name, tensor in filed.initial.items()}
         weights = with_weights(model, tensors)
         passes = [graph_pass for graph_pass in (*_OWN, *pipeline("inference")) if self.runs(graph_pass)]
-        rewritten, reports = run_passes(model, passes, stage="inference", owned=True)
+        rewritten, reports = run_passes(model, passes, stage="inference")
         tidying = {graph_pass.name for graph_pass in passes if graph_pass.tidies}
         is_changed = any(report.changed for report in reports if report.name not in tidying)
-        if is_changed or self.path:
-            weights.settle(rewritten.graph)
-            initial = _values(weights, tensors, filed.initial)
-            self.write(filed, rewritten, initial)
-        if is_changed:
-            names = filed.input_names
-            return FiledModel(rewritten, initial, names, filed.opset, filed.name), rewritten, reports
-        if self.path or any(report.changed for report in reports):
-            model = filed.typed()
-        forget_weights(model)
-        return filed, model, reports
+        if not is_changed and not self.path:
+            forget_weights(model)
+            return filed, model, reports
+        optimised = weights.settle(rewritten)
+        initial = _values(weights, tensors, filed.initial)
+        self.write(filed, optimised, initial)
+        if not is_changed:
+            forget_weights(model)
+            return filed, model, reports
+        names = filed.input_names
+        return FiledModel(optimised, initial, names, filed.opset, filed.name), optimised, reports
 
     def write(self, filed: FiledModel, model: ir.Model, initial: Mapping[str, torch.Tensor]) -> None:
         """Write a graph with its weights, at the file's opset or the first that has what fusions make."""

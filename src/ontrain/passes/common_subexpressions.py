@@ -59,15 +59,6 @@ class ShareCommonSubexpressions(RewritePass):
         self._seen[key] = list(outputs) if isinstance(outputs, tuple) else [outputs]
         return self._seen[key]
 
-    def rewrite_in_place(
-        self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]
-    ) -> list[ir.Value | None] | None:
-        """Return the outputs of the equal node, if there was one; else the node stays."""
-        if not _is_shared(node):
-            return None
-        outputs = self._seen.setdefault(_key(node, tuple(map(id, inputs))), list(node.outputs))
-        return None if outputs[0] is node.outputs[0] else outputs
-
 
 def _is_shared(node: ir.Node) -> bool:
     record = record_of(node)

@@ -12,18 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ontrain.graph import (
-    DOMAIN,
-    Builder,
-    describe,
-    drop_dead_nodes,
-    edit,
-    live_nodes,
-    rebuild,
-    source_of,
-    subgraphs,
-    sweep,
-)
+from ontrain.graph import DOMAIN, Builder, drop_dead_nodes, live_nodes, rebuild, subgraphs
 
 __all__ = ["Fuel", "Pass", "PassReport", "RewritePass", "left_alone", "limited", "note"]
 
@@ -64,9 +53,7 @@ class Fuel:
     """How many nodes a `RewritePass` may still rewrite, how many it did, and the last of them; what a pass says.
 
     Attributes:
-        last: a description of that node, and the line of the user's model that made it.
         tidy: the model that is known to have no dead nodes and no graphs inside nodes, for the passes that follow.
-        owned: the model that nobody else has, so that passes may change it.
     """
 
     left: float = float("inf")
@@ -74,14 +61,7 @@ class Fuel:
     node: ir.Node | None = None
     notes: list[str] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
-    last: tuple[str | None, str | None] = (None, None)
     tidy: ir.Model | None = None
-    owned: ir.Model | None = None
-
-    def describe(self) -> None:
-        """Describe the last node while it is whole: a node that is taken out of a graph loses its inputs."""
-        if self.node is not None:
-            self.last = describe(self.node), source_of(self.node)
 
 
 _fuel: ContextVar[Fuel | None] = ContextVar("_fuel", default=None)
@@ -152,17 +132,8 @@ class RewritePass(Pass):
         """Return new outputs for `node`, or None to keep it."""
         raise NotImplementedError
 
-    def rewrite_in_place(
-        self, op: Builder, node: ir.Node, inputs: list[ir.Value | None]
-    ) -> list[ir.Value | None] | None:
-        """Do as `rewrite` does where a node that is not replaced stays as it is."""
-        return self.rewrite(op, node, inputs)
-
     def apply(self, model: ir.Model) -> tuple[ir.Model, int]:
-        """Rebuild the model, counting the nodes that were rewritten; a model without work for the pass is returned.
-
-        A model that nobody else has is changed in place, unless nodes of it hold graphs.
-        """
+        """Rebuild the model, counting the nodes that were rewritten; a model without work for the pass is returned."""
         # What a pass knows of a graph belongs to one application: there is one pass for all threads.
         own = copy.copy(self)
         own.begin(model.graph)
@@ -171,36 +142,19 @@ class RewritePass(Pass):
             fuel.tidy = model
             return model, 0
 
-        is_flat = fuel.tidy is model or not any(map(subgraphs, model.graph))
-        edits = is_flat and fuel.owned is model
-        rewrite = own.rewrite_in_place if edits else own.rewrite
-
         def visit(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
             nonlocal count
             if fuel.left <= 0:
                 return None
-            rewritten = rewrite(op, node, inputs)
-            if rewritten is None:
+            with op.arithmetic():
+                rebuilt = own.rewrite(op, node, inputs)
+            if rebuilt is None:
                 return None
             count += 1
             fuel.left, fuel.used, fuel.node = fuel.left - 1, fuel.used + 1, node
-            return rewritten
+            return rebuilt
 
-        if edits:
-            if fuel.tidy is not model:
-                drop_dead_nodes(model.graph)
-            new = edit(model, visit)
-            fuel.describe()
-            sweep(model.graph)
-            fuel.tidy = None if any(map(subgraphs, new)) else model
-            return model, count
-
-        def visit_by(op: Builder, node: ir.Node, inputs: list[ir.Value | None]) -> list[ir.Value | None] | None:
-            with op.arithmetic():  # graphs inside have builders of their own
-                return visit(op, node, inputs)
-
-        rebuilt = rebuild(model, visit_by, typed=True)
-        fuel.describe()
+        rebuilt = rebuild(model, visit, typed=True)
         if count:
             drop_dead_nodes(rebuilt.graph)
         for node in rebuilt.graph:

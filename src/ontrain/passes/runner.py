@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ontrain.graph import verify, verify_requested
+from ontrain.graph import describe, source_of, verify, verify_requested
 from ontrain.passes.infra import Fuel, Pass, PassReport, limited
 from ontrain.passes.journal import Journal
 from ontrain.passes.pipeline import check_names, pipeline
@@ -25,18 +25,16 @@ def run_passes(
     stage: str = "forward",
     journal: Journal | None = None,
     keep: Keep | None = None,
-    owned: bool = False,
 ) -> tuple[ir.Model, list[PassReport]]:
     """Run the passes in order.
 
     Args:
-        model: left untouched, unless it is owned.
+        model: left untouched.
         passes: what to run.
         disabled: names to leave out; `ONTRAIN_DISABLE_PASSES` (comma-separated) adds to them.
         stage: what the passes belong to, for reports and file names.
         journal: counts passes and writes graphs over several calls; by default one for this call.
         keep: says how many rows stay where a pass may leave some out; None for all.
-        owned: whether nobody else has the model, so that it may be changed.
 
     Environment: `ONTRAIN_VERIFY=1` verifies what each pass makes; `ONTRAIN_PASS_LIMIT=n` stops after the n-th pass of
     the journal, `n:k` after k rewrites of the n-th; `ONTRAIN_DUMP=folder` writes the graph after each pass.
@@ -47,14 +45,13 @@ def run_passes(
     """
     if journal is None:
         with Journal(model.graph.name or "graph", disabled=disabled) as own:
-            return run_passes(model, passes, disabled=disabled, stage=stage, journal=own, keep=keep, owned=owned)
+            return run_passes(model, passes, disabled=disabled, stage=stage, journal=own, keep=keep)
     off = journal.off | set(disabled)
     check_names(sorted(off), [*pipeline("forward"), *pipeline("step"), *pipeline("inference"), *passes])
     reports: list[PassReport] = []
     verified = tidy = None
-    callers = None if owned else model
     for graph_pass in passes:
-        name, fuel = graph_pass.name, Fuel(journal.fuel(), tidy=tidy, owned=None if model is callers else model)
+        name, fuel = graph_pass.name, Fuel(journal.fuel(), tidy=tidy)
         if name in off or fuel.left <= 0 or (graph_pass.serves and serving_of(model.graph) is None):
             continue
         before, start = len(model.graph), time.perf_counter()
@@ -66,7 +63,8 @@ def run_passes(
         number = len(journal.reports) + 1
         report = PassReport(
             name, changed, before, len(model.graph), seconds, stage, number, fuel.used,
-            *fuel.last, fuel.notes, dict(fuel.refusals),
+            None if fuel.node is None else describe(fuel.node), None if fuel.node is None else source_of(fuel.node),
+            fuel.notes, dict(fuel.refusals),
         )  # fmt: skip
         reports.append(report)
         journal.reports.append(report)

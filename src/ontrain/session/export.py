@@ -69,9 +69,8 @@ def inference_model(
     plain = rebuild(plain, _without_dropout)
     if optimize and not any(subgraphs(node) for node in plain.graph):
         weights = with_weights(plain, state)
-        plain, _ = run_passes(plain, pipeline("inference"), stage="inference", owned=True)
-        weights.settle(plain.graph)
-        plain, state = inline_all(plain), weights.values
+        plain, _ = run_passes(plain, pipeline("inference"), stage="inference")
+        plain, state = inline_all(weights.settle(plain)), weights.values
     plain = with_operators_of(plain, opset)
     graph = plain.graph
     used = set(graph.outputs)

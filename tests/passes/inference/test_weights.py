@@ -18,8 +18,7 @@ def test_a_weight_made_of_another_takes_over_its_name_once_nobody_reads_it():
     def doubled(op: Builder, node, inputs):
         return [op.MatMul(inputs[0], weights.add(op, inputs[1], 2 * weights.array(inputs[1])))]
 
-    settled = rebuild(model, doubled)
-    weights.settle(settled.graph)
+    settled = weights.settle(rebuild(model, doubled))
     assert [value.name for value in settled.graph.inputs] == ["x", "w"]
     np.testing.assert_array_equal(weights.array(settled.graph.inputs[1]), 2 * random(4, 4))
 
@@ -33,8 +32,7 @@ def test_beside_the_weight_that_it_was_made_of_it_has_another_name():
             return None
         return [op.MatMul(inputs[0], weights.add(op, inputs[1], 2 * weights.array(inputs[1])))]
 
-    settled = rebuild(model, doubled)
-    weights.settle(settled.graph)
+    settled = weights.settle(rebuild(model, doubled))
     assert [value.name for value in settled.graph.inputs] == ["x", "w", "w_1"]
     np.testing.assert_array_equal(weights.array(settled.graph.inputs[1]), random(4, 4))
 
@@ -42,8 +40,7 @@ def test_beside_the_weight_that_it_was_made_of_it_has_another_name():
 def test_weights_that_nobody_reads_are_dropped_with_their_values():
     model = weighted(lambda op, x, w, unread: op.MatMul(x, w), X, {"w": random(4, 4), "unread": random(2)})
     weights = weights_of(model.graph)
-    weights.settle(model.graph)
-    assert [value.name for value in model.graph.inputs] == ["x", "w"]
+    assert [value.name for value in weights.settle(model).graph.inputs] == ["x", "w"]
     assert list(weights.values) == ["w"]
 
 
@@ -62,5 +59,4 @@ def test_names_are_settled_without_another_inference(monkeypatch):
         raise AssertionError(f"{node.op_type} is inferred again")
 
     monkeypatch.setattr(builder, "infer_node", asked)
-    weights.settle(model.graph)
-    assert [node.op_type for node in model.graph] == ["MatMul", "Tanh"]
+    assert [node.op_type for node in weights.settle(model).graph] == ["MatMul", "Tanh"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ontrain.graph import Builder, Role, by_role, set_role, sweep
+from ontrain.graph import Builder, Role, by_role, rebuild, set_role
 
 __all__ = ["Weights", "forget_weights", "weights_of", "with_weights"]
 
@@ -59,19 +59,19 @@ class Weights:
         self.values[fresh], self._origins[fresh] = tensor, self._origins.get(name, name)
         return value
 
-    def settle(self, graph: ir.Graph) -> None:
-        """Take weights that nobody reads out of a graph, and let it be free to be passed on: it holds no values then.
+    def settle(self, model: ir.Model) -> ir.Model:
+        """Return the graph without weights that nobody reads, and free to be passed on: it holds no values.
 
         A weight takes over the name of the one that it was made of where that is gone.
         """
-        sweep(graph)
+        settled = rebuild(model, typed=True)  # passes are given a graph whose values a builder typed
+        graph = settled.graph
         graph.meta.pop(_WEIGHTS, None)
         for value in by_role(graph, Role.PARAMETER, Role.BUFFER):
-            if not any(use.node.graph is graph for use in value.uses()) and not value.is_graph_output():
+            if not value.uses() and not value.is_graph_output():
                 graph.inputs.remove(value)
                 self.values.pop(value.name or "", None)
         names = {value.name for value in graph.inputs} | {v.name for node in graph for v in node.outputs}
-        names |= set(graph.initializers)
         for value in by_role(graph, Role.PARAMETER):
             origin = self._origins.get(value.name or "")
             if origin is None or origin in names:
@@ -79,6 +79,7 @@ class Weights:
             names.add(origin)
             self.values[origin] = self.values.pop(value.name or "")
             value.name = origin
+        return settled
 
 
 def with_weights(model: ir.Model, values: Mapping[str, Any]) -> Weights:

@@ -56,10 +56,13 @@ def refuse_views(captured: Captured) -> None:
         CaptureError: names the buffer.
     """
     updated = {updates_of(value) for value in captured.model.graph.outputs}
-    written = {t.untyped_storage().data_ptr(): n for n, t in captured.buffers.items() if n in updated and t.numel()}
+    buffers = {name: buffer for name, buffer in captured.buffers.items() if name in updated and buffer.numel()}
+    written = {buffer.untyped_storage().data_ptr(): name for name, buffer in buffers.items()}
     outside = [*captured.constants, *captured.varying.values()] if written else []
     for tensor in (tensor for tensor in outside if tensor.layout is torch.strided and tensor.numel()):
-        if (name := written.get(tensor.untyped_storage().data_ptr())) is not None:
+        name = written.get(tensor.untyped_storage().data_ptr())
+        # A buffer that no state_dict has is among the constants itself.
+        if name is not None and (tensor.data_ptr(), tensor.shape) != (buffers[name].data_ptr(), buffers[name].shape):
             raise CaptureError(
                 f"forward writes to buffer {name!r}, and reads a tensor that shares its memory",
                 reason="a graph has a value for each of the two, and a write to one is not seen in the other",
