@@ -173,7 +173,7 @@ def repetitions(
         if course is Course.ONCE and names and not write.holds_numbers:
             course = _by_graph(captured, names)
         elif write.is_repeatable or write.is_bare:
-            course = _by_code(write, course, functions, named)
+            course = _by_code(write, course, functions)
         if write.is_bare and course in (Course.LOST, Course.EACH):  # no later call reads the object
             continue
         if course is Course.CARRIED and write.name in (ALL, MORE):
@@ -286,21 +286,20 @@ def _by_names(write: Write, named: Iterable[FunctionType]) -> Course:
     return Course.CARRIED if write.outputs else Course.VALUE
 
 
-def _by_code(write: Write, course: Course, functions: Sequence[FunctionType], named: Iterable[FunctionType]) -> Course:
+def _by_code(write: Write, course: Course, functions: Sequence[FunctionType]) -> Course:
     """The course of an attribute by who reads it: two calls with the same arguments do not tell all.
 
     Args:
         write: of the attribute.
         course: that two calls tell.
         functions: all that forward may run of the user's and of the modules' classes.
-        named: these, and all that can be come to from them.
     """
     fixed = write.holds_tensors and not write.holds_numbers
     if fixed or not write.table.has_attributes or course not in (Course.ONCE, Course.MORE):
         return course
-    if course is Course.ONCE:
-        return course if loads_of(write.name, named) else Course.EACH
     loads = loads_of(write.name, functions)
+    if course is Course.ONCE:
+        return course if loads else Course.EACH
     return course if all(loads) and write.before is not MISSING else Course.VALUE
 
 
