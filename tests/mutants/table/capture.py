@@ -186,7 +186,7 @@ MUTANTS = [
     ),
     mutant(
         "capture/structure.py",
-        "return kind(values[0].item())",
+        "return number if isinstance(number, _VARYING) else kind(number)",
         "return values[0]",
         "capture/test_number_types.py",
         "each_step",
