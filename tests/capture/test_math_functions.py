@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from ontrain.training.ortmodule import ORTModule
+from tests.capture.test_number_types import Scaled, assert_eager
 
 ROOTS = {
     "of a size": lambda y: y / math.sqrt(y.shape[1]),
@@ -21,25 +21,11 @@ ROOTS = {
 }
 
 
-class Scaled(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.layer, self.function = nn.Linear(4, 4, dtype=torch.float64), function
-
-    def forward(self, x):
-        return self.function(self.layer(x)).square().sum()
-
-
 @pytest.mark.parametrize("name", ROOTS)
 def test_roots_vary(name):
     eager = Scaled(ROOTS[name])
     ours = ORTModule(copy.deepcopy(eager))
-    for length in (5, 8, 2):
-        x = torch.randn(3, length, 4, dtype=torch.float64)
-        for module in (ours, eager):
-            module.zero_grad()
-            module(x).backward()
-        torch.testing.assert_close(ours.module.layer.weight.grad, eager.layer.weight.grad, rtol=1e-12, atol=0.0)
+    assert_eager(eager, ours)
     assert ours._engine.captures == 1
 
 

@@ -42,7 +42,7 @@ def grouped_matmul(op: Builder, x: Value, w: Value, ends: Value) -> Value:
     *groups, rest = _split(op, x, ends)
     matrices = _matrices(op, w, len(groups))
     width = op.Concat(op.Shape(rest, end=1), op.Shape(w, start=2), axis=0)
-    zeros = op.Expand(op.Cast(op.const(0.0), to=x.dtype), width)
+    zeros = op.Expand(op.const(0.0, x.dtype), width)
     return op.Concat(*map(op.MatMul, groups, matrices), zeros, axis=0)
 
 
